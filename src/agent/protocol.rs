@@ -1,0 +1,108 @@
+//! What the engine and the agent say to each other: one JSON object a line, in both directions.
+//!
+//! A step is named by its name and attempt. `Run` for one that the agent knows already joins it, whatever connection
+//! began it; its `Ended` is sent again until `Forget`. So a connection may break anywhere and nothing is lost or run
+//! twice.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// What one step's outputs may have together, in bytes.
+pub const OUTPUT_LIMIT: usize = 512 * 1024;
+/// What is kept of the end of a script's output, in bytes.
+pub const LOG_LIMIT: usize = 16 * 1024;
+
+/// From the engine to the agent.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", tag = "type")]
+pub enum Command {
+    /// Run a step, or join it.
+    Run(Box<RunStep>),
+    /// End a step's processes; its `Ended` says so.
+    Cancel(StepId),
+    /// The result is kept elsewhere; drop it.
+    Forget(StepId),
+    /// No step follows: PID 1 may end, with success.
+    Exit,
+}
+
+/// From the agent to the engine.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", tag = "type")]
+pub enum Event {
+    /// The first line of every connection.
+    Hello { version: String },
+    /// A step that this connection asked for has ended.
+    Ended(Box<StepResult>),
+    /// A command could not be understood; the connection goes on.
+    Error { message: String },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct StepId {
+    pub step: String,
+    pub attempt: u32,
+}
+
+/// One attempt of one step.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RunStep {
+    pub id: StepId,
+    /// Begins with `#!`.
+    pub script: String,
+    /// Added to the environment of the container.
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
+    /// Files written before the script starts.
+    #[serde(default)]
+    pub files: Vec<InputFile>,
+    /// Files read after it ended with 0.
+    #[serde(default)]
+    pub outputs: Vec<OutputFile>,
+    /// After this the step's processes are ended: SIGTERM, then SIGKILL after two seconds.
+    pub timeout_seconds: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct InputFile {
+    pub path: String,
+    /// Base64.
+    pub content: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct OutputFile {
+    pub name: String,
+    pub path: String,
+}
+
+/// How an attempt of a step ended.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct StepResult {
+    pub id: StepId,
+    /// Absent where the script did not start or was ended by a signal.
+    #[serde(default)]
+    pub exit_code: Option<i32>,
+    /// Why the step failed where the exit code alone does not say: the interpreter is missing, the time limit was
+    /// reached, an output file is not there or is too large.
+    #[serde(default)]
+    pub error: Option<String>,
+    /// By name, Base64.
+    #[serde(default)]
+    pub outputs: BTreeMap<String, String>,
+    /// The end of stdout and stderr together, as UTF-8, at most [`LOG_LIMIT`] bytes.
+    #[serde(default)]
+    pub log: String,
+}
+
+impl StepResult {
+    /// Whether the step did what it should.
+    pub fn succeeded(&self) -> bool {
+        self.exit_code == Some(0) && self.error.is_none()
+    }
+}

@@ -1,0 +1,100 @@
+//! Every label, annotation, finalizer-like marker and field manager of ours, in one place.
+
+use sha2::{Digest, Sha256};
+
+/// The phase of a run, as its slug.
+pub const PHASE: &str = "sluice.dev/phase";
+/// The namespace of the target that a run, pod or Secret belongs to.
+pub const NAMESPACE: &str = "sluice.dev/namespace";
+/// The name of that target; see [`value`].
+pub const NAME: &str = "sluice.dev/name";
+/// The UID of that target. On a pre-create run it is that of the attempt that was admitted last.
+pub const UID: &str = "sluice.dev/uid";
+/// The run that a pod or Secret belongs to.
+pub const RUN: &str = "sluice.dev/run";
+/// The resource of the target that an applied object or a pod belongs to.
+pub const RESOURCE: &str = "sluice.dev/resource";
+/// On what a fork consists of: the name of its sandbox.
+pub const SANDBOX: &str = "sluice.dev/sandbox";
+/// On what a fork consists of: the UID of its sandbox.
+pub const SANDBOX_UID: &str = "sluice.dev/sandbox-uid";
+/// On what a fork consists of: the workload that it was forked of.
+pub const FORK_OF: &str = "sluice.dev/fork-of";
+/// On objects that an `apply` step wrote: a hash of target and resource, so that nothing else is ever pruned.
+pub const APPLIED_BY: &str = "sluice.dev/applied-by";
+
+/// Annotation of a target, written by the mutating webhook: which version each `@latest` stands for, as JSON.
+pub const LATEST: &str = "sluice.dev/latest";
+/// Annotation of our webhook configurations: since when they have been in force (RFC 3339).
+pub const REGISTERED_AT: &str = "sluice.dev/registered-at";
+
+/// The field manager of Sluice's own writes.
+pub const MANAGER: &str = "sluice";
+
+/// A label value for `raw`: itself where it is a valid one, else cut and followed by a hash of the whole.
+///
+/// The limit is 63 bytes of `[A-Za-z0-9._-]`, beginning and ending with a letter or digit
+/// (<https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#syntax-and-character-set>).
+pub fn value(raw: &str) -> String {
+    let valid = raw.len() <= 63
+        && raw.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))
+        && raw.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && raw.ends_with(|c: char| c.is_ascii_alphanumeric());
+    if valid {
+        return raw.to_owned();
+    }
+    let head: String = raw
+        .chars()
+        .skip_while(|c| !c.is_ascii_alphanumeric())
+        .map(|c| if c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-') { c } else { '_' })
+        .take(46)
+        .collect();
+    let dash = if head.is_empty() { "" } else { "-" };
+    format!("{head}{dash}{}", short_hash(raw))
+}
+
+/// A name of at most `limit` bytes (at least 18) for `raw`: itself where it fits, else cut and followed by a hash.
+pub fn name(raw: &str, limit: usize) -> String {
+    if raw.len() <= limit {
+        return raw.to_owned();
+    }
+    let mut end = limit - 17;
+    while !raw.is_char_boundary(end) {
+        end -= 1;
+    }
+    format!("{}-{}", raw[..end].trim_end_matches(['-', '.']), short_hash(raw))
+}
+
+/// The first 64 bits of the SHA-256 of `raw`, as 16 hexadecimal digits.
+pub fn short_hash(raw: &str) -> String {
+    Sha256::digest(raw.as_bytes())[..8].iter().map(|b| format!("{b:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_valid_value_stays_as_it_is() {
+        assert_eq!(value("feature-x"), "feature-x");
+    }
+
+    #[test]
+    fn a_long_value_is_cut_and_stays_distinct() {
+        let (a, b) = (value(&format!("{}a", "x".repeat(80))), value(&format!("{}b", "x".repeat(80))));
+        assert!(a.len() <= 63 && b.len() <= 63);
+        assert_ne!(a, b);
+    }
+
+    #[test]
+    fn a_value_of_no_valid_character_is_a_hash() {
+        assert_eq!(value("::").len(), 18);
+        assert!(value("::").ends_with(&short_hash("::")));
+    }
+
+    #[test]
+    fn a_long_name_fits_its_limit() {
+        assert!(name(&"graphql-".repeat(20), 63).len() <= 63);
+        assert_eq!(name("cart-x", 63), "cart-x");
+    }
+}

@@ -1,0 +1,3 @@
+//! Sluice: lifecycle phases for sandboxes.
+
+pub mod api;

@@ -1,0 +1,4 @@
+fn main() -> anyhow::Result<()> {
+    print!("{}", sluice::api::crds::yaml()?);
+    Ok(())
+}
