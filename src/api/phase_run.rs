@@ -101,6 +101,7 @@ pub struct RunResource {
     #[serde(default)]
     pub timeout_seconds: u32,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "schema::any_objects")]
     pub steps: Vec<Step>,
     /// Whether every object that the resource applied is deleted after its steps.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]

@@ -12,6 +12,11 @@ pub fn optional_object(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "object", "nullable": true, "x-kubernetes-preserve-unknown-fields": true})
 }
 
+/// A list of objects that another schema has checked already.
+pub fn any_objects(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"type": "array", "items": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}})
+}
+
 /// A list of whole Kubernetes objects.
 pub fn manifests(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
