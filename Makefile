@@ -94,8 +94,8 @@ check-clippy: need-clippy
 	cargo clippy --locked --all-targets -q -- -D warnings
 
 check-crds: need-rust
-	@cargo run --locked -q -- crds | diff -u $(crds) - || \
-	  { echo 'make: $(crds) is not what src/api says: run make generate, and look at the difference' >&2; exit 1; }
+	@cargo run --locked -q -- crds | diff -u $(crds) - >$(CARGO_TARGET_DIR)/crds.diff || \
+	  { sed -n '1,40p' $(CARGO_TARGET_DIR)/crds.diff; echo 'make: $(crds) is not what src/api says: run make generate, and look at the difference' >&2; exit 1; }
 
 check-chart: tools
 	@command -v helm >/dev/null || { echo 'make: helm is missing: https://helm.sh/docs/intro/install/' >&2; exit 1; }
