@@ -1,0 +1,12 @@
+//! Pure rules: what a change runs, in which order, under which key, and how long a request may wait for it.
+//!
+//! Nothing here knows a client, a clock or a task: every input is an argument, every time too.
+
+pub mod check;
+pub mod key;
+pub mod order;
+pub mod plugins;
+pub mod pod;
+pub mod runs;
+pub mod timing;
+pub mod undo;
