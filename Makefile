@@ -19,7 +19,7 @@ export CLUSTER CLUSTER_NAME TEST_CLUSTER_NAME PROFILE CARGO_BUILD_JOBS CARGO_TAR
 # Where Rust, Go and `cluster install` put things, for shells that know nothing of it.
 export PATH := $(PATH):$(HOME)/.cargo/bin:/usr/local/go/bin:$(or $(CLUSTER_HOME),/var/tmp/cluster)/bin
 
-crds := charts/sluice/crds/crds.yaml
+crds := charts/sluice/files/crds.yaml
 with := tests/cluster/with
 
 .PHONY: help demo cluster down test check unit e2e image generate fmt clean
