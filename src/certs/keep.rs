@@ -28,14 +28,15 @@ pub async fn keep_rotated(
     loop {
         let seen = registration.borrow_and_update().clone();
         let pause = match step(&store, &remembered, &seen).await {
-            Ok(Action::Keep) => {
+            Ok(Step::NothingDue) => {
                 retry = FIRST_RETRY;
                 LOOK
             }
-            Ok(action) => {
+            Ok(Step::Taken(action)) => {
                 tracing::info!(secret = store.name, ?action, "serving certificate: next step taken");
                 FIRST_RETRY
             }
+            Ok(Step::Overtaken) => FIRST_RETRY,
             Err(error) => {
                 tracing::warn!(secret = store.name, error = &error as &dyn std::error::Error, "cannot rotate");
                 retry = (retry * 2).min(LOOK);
@@ -52,8 +53,15 @@ pub async fn keep_rotated(
     }
 }
 
+enum Step {
+    NothingDue,
+    Taken(Action),
+    /// Somebody else wrote the Secret in between.
+    Overtaken,
+}
+
 /// Looks at the Secret once and writes what is due.
-async fn step(store: &SecretStore, remembered: &State, seen: &Registration) -> Result<Action, StoreError> {
+async fn step(store: &SecretStore, remembered: &State, seen: &Registration) -> Result<Step, StoreError> {
     let now = Timestamp::now();
     let secret = store.read().await?;
     let read = read_state(secret.as_ref());
@@ -61,11 +69,11 @@ async fn step(store: &SecretStore, remembered: &State, seen: &Registration) -> R
     let action = next(&state, seen, &store.names, now);
     let mended = read.leaf != state.leaf;
     if action == Action::Keep && !mended {
-        return Ok(Action::Keep);
+        return Ok(Step::NothingDue);
     }
     let state = perform(action, &state, seen, &store.names, now)?;
     match store.write(secret, &state).await? {
-        Written::Yes => Ok(action),
-        Written::Lost => Ok(Action::Keep),
+        Written::Yes => Ok(Step::Taken(action)),
+        Written::Lost => Ok(Step::Overtaken),
     }
 }

@@ -22,6 +22,10 @@ pub mod webhook_config;
 pub mod webhook_spec;
 
 #[cfg(test)]
+mod edge_tests;
+#[cfg(test)]
+mod fake_api;
+#[cfg(test)]
 mod simulation;
 
 pub use issue::Names;

@@ -104,8 +104,13 @@ impl World {
     fn run(&mut self, span: Duration) {
         let end = self.now + span;
         while self.now < end {
-            let settled = self.secret.authorities.len() == 1 && self.now >= self.written + HOUR;
-            self.tick(if settled { 6 * HOUR } else { MINUTE });
+            let quiet = self.now >= self.written + HOUR;
+            let rotating = self.secret.authorities.len() > 1;
+            self.tick(match (quiet, rotating) {
+                (false, _) => MINUTE,
+                (true, true) => HOUR,
+                (true, false) => 6 * HOUR,
+            });
         }
     }
 }

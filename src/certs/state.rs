@@ -3,6 +3,7 @@
 //! Pure: bytes in, certificates out, and back. It can tell which authority covers the leaf, but not what to do.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
@@ -81,7 +82,7 @@ impl Authority {
 }
 
 /// A serving certificate with its private key.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Leaf {
     /// The certificate first, then what leads from it to an authority.
     pub chain: Vec<CertificateDer<'static>>,
@@ -92,6 +93,16 @@ pub struct Leaf {
     /// As the TLS server wants it.
     pub certified: Arc<CertifiedKey>,
     key_pem: Arc<str>,
+}
+
+// Without the key: what can be printed ends in a log.
+impl fmt::Debug for Leaf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Leaf")
+            .field("not_before", &self.not_before)
+            .field("not_after", &self.not_after)
+            .finish_non_exhaustive()
+    }
 }
 
 impl PartialEq for Leaf {

@@ -163,7 +163,7 @@ impl Edge {
                 pause = pause.min(wait);
                 continue;
             }
-            let body = apply_over(current, *kind, desired, Timestamp::now());
+            let body = apply_over(current, *kind, &desired, Timestamp::now());
             *object = self.apply(*kind, &body).await?;
             wrote = true;
         }

@@ -134,7 +134,7 @@ pub fn registered_at(live: &Value) -> Option<Timestamp> {
 /// The object to apply over `live`: with its UID, so that one that is gone is never made again.
 ///
 /// Its time of registration stays, unless our webhook was taken out since: then nobody was asked for a while.
-pub fn apply_over(live: &Value, kind: Kind, desired: Value, now: Timestamp) -> Value {
+pub fn apply_over(live: &Value, kind: Kind, desired: &Value, now: Timestamp) -> Value {
     let since = ours(live, kind).and_then(|_| registered_at(live)).unwrap_or(now);
     json!({
         "apiVersion": "admissionregistration.k8s.io/v1",

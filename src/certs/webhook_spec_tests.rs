@@ -19,7 +19,7 @@ fn empty() -> Value {
 
 /// As the API server gives it back after our apply, with what it and others add.
 fn stored(kind: Kind, bundle: &str) -> Value {
-    let mut object = apply_over(&empty(), kind, kind.desired(&names(), bundle), now());
+    let mut object = apply_over(&empty(), kind, &kind.desired(&names(), bundle), now());
     object["metadata"]["generation"] = json!(2);
     object["metadata"]["annotations"]["meta.helm.sh/release-name"] = json!("sluice");
     object["webhooks"][0]["matchConditions"] = json!([]);
@@ -125,7 +125,7 @@ fn every_change_of_a_field_of_ours_differs() {
 
 #[test]
 fn an_apply_names_the_object_that_was_read_and_nothing_of_others() {
-    let body = apply_over(&empty(), Kind::Validating, json!({"name": "x"}), now());
+    let body = apply_over(&empty(), Kind::Validating, &json!({"name": "x"}), now());
     assert_eq!(
         body,
         json!({
@@ -143,12 +143,12 @@ fn the_time_of_registration_stays_for_as_long_as_the_webhook_does() {
     let kind = Kind::Validating;
     let later = at("2027-01-01T00:00:00.5Z");
     let live = stored(kind, "PEM");
-    let again = apply_over(&live, kind, kind.desired(&names(), "NEW"), later);
+    let again = apply_over(&live, kind, &kind.desired(&names(), "NEW"), later);
     assert_eq!(registered_at(&again), Some(now()));
 
     let mut emptied = live;
     emptied["webhooks"] = json!([]);
-    let again = apply_over(&emptied, kind, kind.desired(&names(), "NEW"), later);
+    let again = apply_over(&emptied, kind, &kind.desired(&names(), "NEW"), later);
     assert_eq!(again["metadata"]["annotations"][REGISTERED_AT], "2027-01-01T00:00:00Z");
 }
 
