@@ -19,7 +19,7 @@ pub use error::{EngineError, is_status};
 pub use script::PodSettings;
 pub use watch::{follow_replicas, follow_runs};
 
-use crate::api::{Admitted, Condition, ObjectRef, PhaseRun, PhaseRunSpec, RunState, labels};
+use crate::api::{Admitted, ObjectRef, PhaseRun, PhaseRunSpec, RunState, labels};
 use crate::plan::runs::PlannedRun;
 use crate::plan::{key, undo};
 use index::{RunEntry, RunIndex};
@@ -269,6 +269,11 @@ impl Engine {
         execute::applied(runs.iter().map(Arc::as_ref), resource, step)
     }
 
+    /// How many runs this process executes.
+    pub fn executing(&self) -> usize {
+        self.executing.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
     /// Waits until no run is executed any more.
     pub async fn drained(&self) {
         self.tasks.close();
@@ -292,15 +297,4 @@ fn run_labels(spec: &PhaseRunSpec) -> std::collections::BTreeMap<String, String>
         map.insert(labels::UID.to_owned(), uid.clone());
     }
     map
-}
-
-/// A condition with its transition time, kept where the status did not change.
-pub fn condition(known: &[Condition], mut new: Condition) -> Condition {
-    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-    let same = known.iter().find(|c| c.type_ == new.type_ && c.status == new.status);
-    new.last_transition_time = match same {
-        Some(same) => same.last_transition_time.clone(),
-        None => Some(Time(Timestamp::from_second(Timestamp::now().as_second()).unwrap_or_default())),
-    };
-    new
 }

@@ -1,0 +1,199 @@
+//! What becomes of runs: commit or abandonment of finished pre-phases, orphans, history, and events about all of it.
+
+use super::{Context, ControllerError, RecordStore, SandboxStore, history, sandbox_resource};
+use crate::api::{Phase, PhaseRun, RunState, TargetRef, labels};
+use crate::engine::index::RunEntry;
+use crate::engine::life::{self, Fate, Stored};
+use crate::plan::{key, undo};
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{DeleteParams, Patch, PatchParams};
+use kube::runtime::reflector::ObjectRef;
+use kube::{Api, ResourceExt};
+use serde_json::json;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// The longest pause between two looks; news of a run or a sandbox cause one sooner.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// News that come together are looked at together.
+const GATHER: Duration = Duration::from_millis(50);
+/// How often history is tidied.
+const TIDY_EVERY: Duration = Duration::from_secs(30);
+/// Of runs that ended longer ago no event is written: another leader did it.
+const NEWS: Duration = Duration::from_secs(120);
+
+/// Follows every run for as long as the future is polled.
+pub async fn follow(context: Arc<Context>, sandboxes: SandboxStore, records: RecordStore) {
+    if sandboxes.wait_until_ready().await.is_err() || records.wait_until_ready().await.is_err() {
+        return;
+    }
+    let mut changes = context.engine.index.changes();
+    let mut tidied = Instant::now();
+    let mut told = BTreeSet::new();
+    loop {
+        let open: Vec<Arc<RunEntry>> = context.engine.index.filter(needs_a_look);
+        for run in &open {
+            if let Err(error) = look(&context, &sandboxes, &records, run).await {
+                tracing::warn!(run = run.name, error = &error as &dyn std::error::Error, "what becomes of a run could not be written down");
+            }
+        }
+        tell(&context, &mut told).await;
+        if tidied.elapsed() >= TIDY_EVERY {
+            tidied = Instant::now();
+            if let Err(error) = tidy(&context, &sandboxes, &records).await {
+                tracing::warn!(error = &error as &dyn std::error::Error, "the history of runs could not be tidied");
+            }
+        }
+        tokio::select! {
+            () = tokio::time::sleep(LOOK_EVERY) => {}
+            Ok(()) = changes.changed() => tokio::time::sleep(GATHER).await,
+        }
+    }
+}
+
+/// Runs that are not at their end yet.
+fn needs_a_look(run: &RunEntry) -> bool {
+    run.state.is_open() || awaits_commit(run) || owes_undo(run)
+}
+
+fn awaits_commit(run: &RunEntry) -> bool {
+    let passed = run.state == RunState::Succeeded || (run.state == RunState::Failed && run.ignorable);
+    run.phase.is_some_and(Phase::is_pre) && run.compensates.is_none() && passed
+}
+
+fn owes_undo(run: &RunEntry) -> bool {
+    run.compensated_by.is_some() && matches!(run.state, RunState::Failed | RunState::Abandoned)
+}
+
+async fn look(
+    context: &Arc<Context>,
+    sandboxes: &SandboxStore,
+    records: &RecordStore,
+    run: &Arc<RunEntry>,
+) -> Result<(), ControllerError> {
+    if run.state.is_open() {
+        context.engine.adopt(run).await?;
+        return Ok(());
+    }
+    if owes_undo(run) {
+        return follow_undo(context, run).await;
+    }
+    let stored = stored(sandboxes, &run.target);
+    let recorded = run.admitted.as_ref().is_some_and(|a| records.get(&ObjectRef::new(&a.uid)).is_some());
+    let fate = match run.phase {
+        // The object was seen, though it may be gone by now.
+        Some(Phase::PreCreate) if recorded && run.target.uid.is_none() => Fate::Committed,
+        _ => life::fate(run, stored.as_ref(), Timestamp::now(), context.settings.commit_grace),
+    };
+    match fate {
+        Fate::Undecided(_) => Ok(()),
+        Fate::Committed => commit(context, run).await,
+        Fate::Abandoned => abandon(context, run).await,
+    }
+}
+
+fn stored(sandboxes: &SandboxStore, target: &TargetRef) -> Option<Stored> {
+    let reference = ObjectRef::new_with(&target.name, sandbox_resource()).within(&target.namespace);
+    let found = sandboxes.get(&reference)?;
+    Some(Stored {
+        uid: found.uid().unwrap_or_default(),
+        generation: found.metadata.generation.unwrap_or_default(),
+        spec_hash: key::hash(&found.data["spec"]),
+        deleting: found.metadata.deletion_timestamp.is_some(),
+    })
+}
+
+async fn commit(context: &Arc<Context>, run: &Arc<RunEntry>) -> Result<(), ControllerError> {
+    let entry = context.engine.mark(run, json!({"state": RunState::Committed})).await?;
+    if let Some(uid) = entry.uid() {
+        let label = json!({"metadata": {"labels": {labels::UID: uid}}});
+        let runs: Api<PhaseRun> = Api::all(context.client.clone());
+        let labelled = runs.patch(&run.name, &PatchParams::default(), &Patch::Merge(&label)).await;
+        context.engine.index.observe(&labelled.map_err(ControllerError::api("label a run"))?);
+    }
+    if entry.phase == Some(Phase::PreCreate) {
+        let target = TargetRef { uid: entry.uid().map(str::to_owned), ..entry.target.clone() };
+        let note = format!("pre-create ran before the sandbox was stored: {}; run {}", entry.message.as_deref().unwrap_or("done"), entry.name);
+        context.recorder.normal(&target, "PreCreateSucceeded", "PreCreate", &note).await;
+    }
+    Ok(())
+}
+
+async fn abandon(context: &Arc<Context>, run: &Arc<RunEntry>) -> Result<(), ControllerError> {
+    let Some(whole) = context.engine.read(&run.name).await? else {
+        context.engine.index.forget(&run.name);
+        return Ok(());
+    };
+    let steps = whole.status.clone().unwrap_or_default().steps;
+    let undo = undo::undo(&run.name, &whole.spec, &steps).map(|spec| crate::engine::name_of(&spec));
+    let marked = context.engine.mark(run, json!({"state": RunState::Abandoned, "compensatedBy": undo})).await?;
+    let undone = undo.map_or_else(|| "there is nothing to undo".to_owned(), |name| format!("what it did is undone by run {name}"));
+    let note = format!("the change that run {} was for was never stored: {undone}", marked.name);
+    context.recorder.warning(&marked.target, "Abandoned", "Undo", &note).await;
+    if let Some(whole) = context.engine.read(&run.name).await? {
+        context.engine.undo(&whole).await?;
+    }
+    Ok(())
+}
+
+async fn follow_undo(context: &Arc<Context>, run: &Arc<RunEntry>) -> Result<(), ControllerError> {
+    let undo = run.compensated_by.as_ref().and_then(|name| context.engine.index.get(name));
+    match undo {
+        None => {
+            // It was promised and not begun; or it ended so long ago that it is history, as the run soon is.
+            let recent = life::since(run.finished_at, Timestamp::now()) < context.settings.history_age;
+            if recent && let Some(whole) = context.engine.read(&run.name).await? {
+                context.engine.undo(&whole).await?;
+            }
+        }
+        Some(undo) if undo.state == RunState::Succeeded && run.state == RunState::Abandoned => {
+            context.engine.mark(run, json!({"state": RunState::Compensated})).await?;
+        }
+        Some(_) => {}
+    }
+    Ok(())
+}
+
+/// Writes an event for each run that ended, once.
+async fn tell(context: &Arc<Context>, told: &mut BTreeSet<String>) {
+    let now = Timestamp::now();
+    let ended = context.engine.index.filter(|run| {
+        let fresh = run.finished_at.is_some() && life::since(run.finished_at, now) < NEWS;
+        fresh && !told.contains(&run.name)
+    });
+    for run in ended {
+        told.insert(run.name.clone());
+        let Some(phase) = run.phase else { continue };
+        let message = run.message.as_deref().unwrap_or("done");
+        let target = TargetRef { uid: run.uid().map(str::to_owned), ..run.target.clone() };
+        let action = format!("{phase:?}");
+        let purpose = run.compensates.as_ref().map_or_else(String::new, |of| format!(", undoing {of}"));
+        if run.state == RunState::Failed {
+            let note = format!("{phase}{purpose} failed: {message}; run {}", run.name);
+            context.recorder.warning(&target, &format!("{phase:?}Failed"), &action, &note).await;
+        } else if phase != Phase::PreCreate {
+            let note = format!("{phase}{purpose} ran: {message}; run {}", run.name);
+            context.recorder.normal(&target, &format!("{phase:?}Succeeded"), &action, &note).await;
+        }
+    }
+    told.retain(|name| context.engine.index.get(name).is_some_and(|run| life::since(run.finished_at, now) < NEWS));
+}
+
+async fn tidy(context: &Arc<Context>, sandboxes: &SandboxStore, records: &RecordStore) -> Result<(), ControllerError> {
+    let mut living: BTreeSet<String> = sandboxes.state().iter().filter_map(|s| s.uid()).collect();
+    living.extend(records.state().iter().map(|record| record.name_any()));
+    let runs = context.engine.index.filter(|_| true);
+    let settings = &context.settings;
+    let gone = history::superfluous(&runs, &living, settings.history_limit, settings.history_age, Timestamp::now());
+    let api: Api<PhaseRun> = Api::all(context.client.clone());
+    for name in gone {
+        match api.delete(&name, &DeleteParams::default()).await {
+            Ok(_) => {}
+            Err(error) if crate::engine::is_status(&error, 404) => context.engine.index.forget(&name),
+            Err(error) => return Err(ControllerError::api("delete a run that is history")(error)),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,256 @@
+//! Reconciles a sandbox: its record, its forks, its post-phases and its status.
+
+use super::forks::{self, Forks};
+use super::status::{self, Progress};
+use super::{Context, ControllerError, RETRY_AFTER, SandboxStore, post, sandbox_resource, sandboxes_in};
+use crate::api::{PhaseRun, SandboxRecord, SandboxRecordSpec, SandboxStatus, TargetRef, Ttl, TtlOffset, labels};
+use crate::certs::Registration;
+use crate::plan::runs;
+use crate::webhook::hold::new_routing_key;
+use futures::StreamExt;
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions};
+use kube::runtime::controller::{Action, Config, Controller};
+use kube::runtime::reflector::ObjectRef;
+use kube::runtime::watcher;
+use kube::{Api, ResourceExt};
+use serde_json::{Value, json};
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Everything is looked at again this often, in case an event was lost.
+const RESYNC: Duration = Duration::from_secs(600);
+/// Reconciles at once.
+const CONCURRENCY: u16 = 32;
+
+/// The controller's work and the store of sandboxes that it keeps.
+pub fn controller(context: Arc<Context>) -> (impl Future<Output = ()>, SandboxStore) {
+    let kind = sandbox_resource();
+    let sandboxes: Api<DynamicObject> = Api::all_with(context.client.clone(), &kind);
+    let forks: Api<Deployment> = Api::all(context.client.clone());
+    let runs: Api<PhaseRun> = Api::all(context.client.clone());
+    let of_forks = watcher::Config::default().labels(labels::SANDBOX_UID);
+    let engine = context.engine.clone();
+    let run_kind = kind.clone();
+    let controller = Controller::new_with(sandboxes, watcher::Config::default(), kind.clone())
+        .with_config(Config::default().concurrency(CONCURRENCY))
+        .owns(forks, of_forks)
+        .watches(runs, watcher::Config::default(), move |run: PhaseRun| {
+            // Taken in before the reconcile that it causes looks at the index.
+            engine.index.observe(&run);
+            let target = &run.spec.target;
+            Some(ObjectRef::new_with(&target.name, run_kind.clone()).within(&target.namespace))
+        });
+    let store = controller.store();
+    let work = controller.run(reconcile, on_error, context).for_each(|result| async {
+        if let Err(error) = result {
+            tracing::debug!(error = &error as &dyn std::error::Error, "a sandbox's reconcile did not end");
+        }
+    });
+    (work, store)
+}
+
+fn on_error(object: Arc<DynamicObject>, error: &ControllerError, _: Arc<Context>) -> Action {
+    tracing::warn!(
+        namespace = object.namespace(),
+        name = object.name_any(),
+        reason = error.reason(),
+        error = error as &dyn std::error::Error,
+        "a sandbox could not be reconciled"
+    );
+    Action::requeue(RETRY_AFTER)
+}
+
+async fn reconcile(object: Arc<DynamicObject>, context: Arc<Context>) -> Result<Action, ControllerError> {
+    let object = serde_json::to_value(&*object).map_err(ControllerError::shape("a sandbox"))?;
+    let target = runs::target(&object);
+    let mut record = record(&context, &object, &target).await?;
+    if !object["metadata"]["deletionTimestamp"].is_null() {
+        // What follows is the record's matter, once the object is gone.
+        return Ok(Action::await_change());
+    }
+    if let Some(left) = time_to_live(&object, &record.spec, Timestamp::now())
+        && left.is_zero()
+    {
+        return expire(&context, &target).await;
+    }
+    let forks = Box::pin(forks::reconcile(&context, &object, &record.spec.routing_key)).await?;
+    let before = progress_before(&record);
+    // Ready is told before the first post-phase begins: their order is then in the API server's own record.
+    write_status(&context, &object, &target, &record, &forks, &before).await?;
+    let (progress, after) = post::advance(&context, &mut record, forks == Forks::Ready, false).await?;
+    if progress != before {
+        let fresh = sandboxes_in(&context.client, &target.namespace)
+            .get_opt(&target.name)
+            .await
+            .map_err(ControllerError::api("read a sandbox"))?;
+        if let Some(fresh) = fresh.filter(|fresh| fresh.uid() == target.uid) {
+            let fresh = serde_json::to_value(fresh).map_err(ControllerError::shape("a sandbox"))?;
+            write_status(&context, &fresh, &target, &record, &forks, &progress).await?;
+        }
+    }
+    let ttl = time_to_live(&object, &record.spec, Timestamp::now());
+    Ok(Action::requeue([after, ttl].into_iter().flatten().fold(RESYNC, Duration::min)))
+}
+
+/// What can be said of the post-phases before they are looked at.
+fn progress_before(record: &SandboxRecord) -> Progress {
+    match (&record.spec.owed, &record.spec.settled) {
+        (Some(owed), _) => owed.runs.first().map_or(Progress::Settling, |run| Progress::Running(run.phase)),
+        (None, Some(settled)) if settled["spec"] == record.spec.stored["spec"] => Progress::Complete,
+        (None, _) => Progress::Settling,
+    }
+}
+
+/// The record of a sandbox, made where there is none and brought up to date.
+async fn record(context: &Context, object: &Value, target: &TargetRef) -> Result<SandboxRecord, ControllerError> {
+    let records: Api<SandboxRecord> = Api::all(context.client.clone());
+    let name = target.uid.clone().unwrap_or_default();
+    let snapshot = runs::snapshot(object);
+    let found = records.get_opt(&name).await.map_err(ControllerError::api("read a sandbox's record"))?;
+    if let Some(mut record) = found {
+        if record.spec.stored != snapshot {
+            if record.spec.stored["spec"] != snapshot["spec"] {
+                record.spec.updated_at = Some(MicroTime(Timestamp::now()));
+            }
+            record.spec.stored = snapshot;
+            post::save(context, &mut record).await?;
+        }
+        return Ok(record);
+    }
+    let runs = context.engine.index.of_target(target);
+    let adopted = runs.is_empty() && was_stored_unseen(object, &context.registered.borrow());
+    let known_key = object["status"]["routingKey"].as_str().map(str::to_owned);
+    let spec = SandboxRecordSpec {
+        target: target.clone(),
+        routing_key: known_key
+            .or_else(|| runs.iter().rev().find_map(|run| run.routing_key.clone()))
+            .unwrap_or_else(new_routing_key),
+        created: snapshot.clone(),
+        stored: snapshot.clone(),
+        updated_at: None,
+        settled: adopted.then_some(snapshot),
+        owed: None,
+    };
+    let record = SandboxRecord::new(&name, spec);
+    let record = match records.create(&PostParams::default(), &record).await {
+        Ok(record) => record,
+        Err(error) if crate::engine::is_status(&error, 409) => {
+            records.get(&name).await.map_err(ControllerError::api("read a sandbox's record"))?
+        }
+        Err(error) => return Err(ControllerError::api("write a sandbox's record")(error)),
+    };
+    if adopted {
+        let note = "The sandbox was stored while Sluice's webhooks were not in force: no phase has run for its creation, and none will. Its next change and its deletion run theirs.";
+        context.recorder.warning(target, "Adopted", "Adopt", note).await;
+    }
+    Ok(record)
+}
+
+/// Whether an object is older than our webhooks.
+fn was_stored_unseen(object: &Value, registration: &Registration) -> bool {
+    let created = object["metadata"]["creationTimestamp"].as_str().and_then(|text| text.parse::<Timestamp>().ok());
+    match (created, registration) {
+        (Some(created), Registration::Trusting { since: Some(since), .. }) => created.as_second() < since.as_second(),
+        _ => false,
+    }
+}
+
+async fn write_status(
+    context: &Context,
+    object: &Value,
+    target: &TargetRef,
+    record: &SandboxRecord,
+    forks: &Forks,
+    progress: &Progress,
+) -> Result<(), ControllerError> {
+    let known: SandboxStatus = serde::Deserialize::deserialize(&object["status"]).unwrap_or_default();
+    let generation = object["metadata"]["generation"].as_i64().unwrap_or_default();
+    let runs = context.engine.index.of_target(target);
+    let new =
+        status::status(&known, generation, &record.spec.routing_key, forks, progress, &runs, Timestamp::now());
+    if new == known {
+        return Ok(());
+    }
+    let patch = json!({
+        "apiVersion": target.api_version, "kind": target.kind,
+        "metadata": {"name": target.name, "namespace": target.namespace, "uid": target.uid},
+        "status": new,
+    });
+    let written = sandboxes_in(&context.client, &target.namespace)
+        .patch_status(&target.name, &PatchParams::apply(labels::MANAGER).force(), &Patch::Apply(&patch))
+        .await;
+    match written {
+        Ok(_) => Ok(()),
+        // It is gone, or another has its name: the record goes on with it.
+        Err(error) if crate::engine::is_status(&error, 404) || crate::engine::is_status(&error, 409) => Ok(()),
+        Err(error) => Err(ControllerError::api("write a sandbox's status")(error)),
+    }
+}
+
+/// How long a sandbox has still to live; none where it has no end.
+fn time_to_live(object: &Value, record: &SandboxRecordSpec, now: Timestamp) -> Option<Duration> {
+    let ttl: Ttl = serde::Deserialize::deserialize(&object["spec"]["ttl"]).ok()?;
+    let created = object["metadata"]["creationTimestamp"].as_str()?.parse::<Timestamp>().ok()?;
+    let from = match ttl.offset_from.unwrap_or_default() {
+        TtlOffset::CreatedAt => created,
+        TtlOffset::UpdatedAt => record.updated_at.as_ref().map_or(created, |at| at.0),
+    };
+    let lived = crate::engine::life::since(Some(from), now);
+    Some(lifetime(&ttl.duration)?.saturating_sub(lived))
+}
+
+/// `90m`, `8h`, `3d`, `2w`.
+fn lifetime(text: &str) -> Option<Duration> {
+    let (number, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+    let seconds = match unit {
+        "m" => 60,
+        "h" => 3600,
+        "d" => 86_400,
+        "w" => 604_800,
+        _ => return None,
+    };
+    Some(Duration::from_secs(number.parse::<u64>().ok()?.checked_mul(seconds)?))
+}
+
+/// Deletes a sandbox whose time is up, the way that a person would: its pre-delete runs, and may refuse.
+async fn expire(context: &Context, target: &TargetRef) -> Result<Action, ControllerError> {
+    let only_this = Preconditions { uid: target.uid.clone(), resource_version: None };
+    let params = DeleteParams { preconditions: Some(only_this), ..DeleteParams::default() };
+    let sandboxes = sandboxes_in(&context.client, &target.namespace);
+    match sandboxes.delete(&target.name, &params).await {
+        Ok(_) => {
+            context.recorder.normal(target, "Expired", "Delete", "spec.ttl has passed").await;
+            Ok(Action::await_change())
+        }
+        Err(error) if crate::engine::is_status(&error, 404) || crate::engine::is_status(&error, 409) => {
+            Ok(Action::await_change())
+        }
+        Err(error) => Err(ControllerError::api("delete a sandbox whose spec.ttl has passed")(error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case("90m", Some(5400))]
+    #[case("2w", Some(1_209_600))]
+    #[case("m", None)]
+    #[case("3", None)]
+    #[case("", None)]
+    fn a_lifetime_is_a_number_and_a_unit(#[case] text: &str, #[case] seconds: Option<u64>) {
+        assert_eq!(lifetime(text).map(|d| d.as_secs()), seconds);
+    }
+
+    #[test]
+    fn only_what_is_older_than_the_webhooks_was_stored_unseen() {
+        let object = json!({"metadata": {"creationTimestamp": "2026-01-01T00:00:10Z"}});
+        assert!(!was_stored_unseen(&object, &Registration::Absent));
+    }
+}

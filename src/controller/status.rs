@@ -1,0 +1,144 @@
+//! The status of a sandbox, as a pure function of what was seen.
+
+use super::forks::Forks;
+use crate::api::{Condition, Phase, PhaseSummary, RunState, SandboxStatus};
+use crate::engine::index::RunEntry;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, Time};
+use k8s_openapi::jiff::Timestamp;
+use std::sync::Arc;
+
+/// Every fork runs.
+pub const READY: &str = "Ready";
+/// Every phase of the newest change has run.
+pub const PHASES_COMPLETE: &str = "PhasesComplete";
+
+/// Where the post-phases of a target stand.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// Every phase of what is stored has run.
+    Complete,
+    /// The change has not settled yet.
+    Settling,
+    /// This phase is running, or its turn is next.
+    Running(Phase),
+    /// This phase has failed for good.
+    Failed { phase: Phase, run: String, message: String },
+    /// The phases cannot be planned.
+    Blocked(String),
+}
+
+/// The status that a sandbox should have. `runs` are its own, oldest first.
+pub fn status(
+    known: &SandboxStatus,
+    generation: i64,
+    routing_key: &str,
+    forks: &Forks,
+    progress: &Progress,
+    runs: &[Arc<RunEntry>],
+    now: Timestamp,
+) -> SandboxStatus {
+    let ready = match forks {
+        Forks::Ready => ("True", "ForksReady", String::new()),
+        Forks::Progressing(what) => ("False", "ForksProgressing", what.clone()),
+        Forks::Invalid(why) => ("False", "ForkInvalid", why.clone()),
+    };
+    let complete = match progress {
+        Progress::Complete => ("True", "Complete".to_owned(), String::new()),
+        Progress::Settling => ("False", "AwaitingReady".to_owned(), "the post-phases run once the sandbox is ready".to_owned()),
+        Progress::Running(phase) => ("False", format!("{phase:?}Running"), String::new()),
+        Progress::Failed { phase, run, message } => ("False", format!("{phase:?}Failed"), format!("run {run}: {message}")),
+        Progress::Blocked(why) => ("False", "Blocked".to_owned(), why.clone()),
+    };
+    let conditions = [(READY, ready.0, ready.1.to_owned(), ready.2), (PHASES_COMPLETE, complete.0, complete.1, complete.2)];
+    SandboxStatus {
+        observed_generation: Some(generation),
+        routing_key: Some(routing_key.to_owned()),
+        conditions: conditions
+            .into_iter()
+            .map(|(type_, status, reason, message)| {
+                let new = Condition {
+                    type_: type_.to_owned(),
+                    status: status.to_owned(),
+                    reason,
+                    message,
+                    last_transition_time: None,
+                    observed_generation: Some(generation),
+                };
+                transition(&known.conditions, new, now)
+            })
+            .collect(),
+        phases: phases(runs),
+    }
+}
+
+/// The condition with its transition time, kept where the status did not change.
+fn transition(known: &[Condition], mut new: Condition, now: Timestamp) -> Condition {
+    let same = known.iter().find(|c| c.type_ == new.type_ && c.status == new.status);
+    new.last_transition_time = match same {
+        Some(same) => same.last_transition_time.clone(),
+        // The API server keeps whole seconds.
+        None => Some(Time(Timestamp::from_second(now.as_second()).unwrap_or(now))),
+    };
+    new
+}
+
+/// The last run of each phase, in the order of a sandbox's life. What undid something is no phase of the sandbox.
+fn phases(runs: &[Arc<RunEntry>]) -> Vec<PhaseSummary> {
+    Phase::ALL
+        .into_iter()
+        .filter_map(|phase| {
+            let last = runs.iter().rev().find(|run| {
+                run.phase == Some(phase)
+                    && run.compensates.is_none()
+                    && !matches!(run.state, RunState::Abandoned | RunState::Compensated)
+            })?;
+            Some(PhaseSummary {
+                phase,
+                state: last.state,
+                run: last.name.clone(),
+                finished_at: last.finished_at.map(MicroTime),
+                message: last.message.clone(),
+            })
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn run(phase: Phase, name: &str, state: RunState) -> Arc<RunEntry> {
+        Arc::new(RunEntry { phase: Some(phase), name: name.into(), state, ..RunEntry::default() })
+    }
+
+    #[test]
+    fn a_condition_keeps_the_time_of_its_last_turn() {
+        let first = status(&SandboxStatus::default(), 1, "r", &Forks::Ready, &Progress::Settling, &[], at(1));
+        let second = status(&first, 2, "r", &Forks::Ready, &Progress::Complete, &[], at(9));
+        assert_eq!(second.conditions[0].last_transition_time, Some(Time(at(1))));
+        assert_eq!(second.conditions[1].last_transition_time, Some(Time(at(9))));
+        assert_eq!(second.conditions[1].observed_generation, Some(2));
+    }
+
+    #[test]
+    fn nothing_new_is_nothing_to_write() {
+        let first = status(&SandboxStatus::default(), 1, "r", &Forks::Ready, &Progress::Complete, &[], at(1));
+        assert_eq!(status(&first, 1, "r", &Forks::Ready, &Progress::Complete, &[], at(9)), first);
+    }
+
+    #[test]
+    fn the_last_run_of_each_phase_is_shown() {
+        let runs = [
+            run(Phase::PreCreate, "a", RunState::Abandoned),
+            run(Phase::PreCreate, "b", RunState::Committed),
+            run(Phase::PreUpdate, "c", RunState::Committed),
+            run(Phase::PreUpdate, "d", RunState::Failed),
+        ];
+        let shown: Vec<_> = phases(&runs).into_iter().map(|p| p.run).collect();
+        assert_eq!(shown, ["b", "d"]);
+    }
+}
