@@ -211,7 +211,7 @@ async fn write<W: AsyncWrite + Unpin>(mut writer: W, mut outgoing: mpsc::Receive
 async fn next_event<R: AsyncRead + Unpin>(lines: &mut Lines<R>, within: Duration) -> Result<Event, SessionError> {
     let line = match timeout(within, lines.next()).await {
         Err(_) => return Err(broken(format!("nothing was heard for {} s", within.as_secs()))),
-        Ok(Err(error)) => return Err(broken(error)),
+        Ok(Err(error)) => return Err(broken(error.to_string())),
         Ok(Ok(None)) => return Err(broken("it was closed by the other side")),
         Ok(Ok(Some(line))) => line,
     };
@@ -222,8 +222,8 @@ fn encode(command: &Command) -> Result<Vec<u8>, SessionError> {
     lines::encode(command).map_err(|error| SessionError::Refused { message: error.to_string() })
 }
 
-fn broken(reason: impl ToString) -> SessionError {
-    SessionError::Broken { reason: reason.to_string() }
+fn broken(reason: impl Into<String>) -> SessionError {
+    SessionError::Broken { reason: reason.into() }
 }
 
 #[cfg(test)]

@@ -66,6 +66,10 @@ pub fn launch(launch: &Launch) -> Result<(Group, PipeReader), LaunchError> {
     if let Some((name, _)) = zero {
         return Err(LaunchError::ZeroByte { name: name.to_string_lossy().replace('\0', "\\0") });
     }
+    // Without it the C library would have a shell run the script, where there is one.
+    if interpreter(&first_line(&launch.script)).is_none() {
+        return Err(LaunchError::NoShebang);
+    }
     let mut attempt = 1;
     loop {
         match spawn(launch) {
@@ -156,15 +160,13 @@ pub fn ending_signal(status: ExitStatus) -> Option<String> {
 
 /// What the kernel's answer to an exec means for a script that exists.
 fn explain(script: &Path, error: io::Error) -> LaunchError {
-    let first_line = fs::read(script).unwrap_or_default();
-    let first_line = first_line.split(|byte| *byte == b'\n').next().unwrap_or_default();
     match error.kind() {
         io::ErrorKind::ArgumentListTooLong => return LaunchError::TooLarge,
-        _ if error.raw_os_error() == Some(libc::ENOEXEC) => return LaunchError::NoShebang,
         io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied | io::ErrorKind::NotADirectory => {}
         _ => return LaunchError::Other(error),
     }
-    let Some(interpreter) = interpreter(first_line) else {
+    let first_line = first_line(script);
+    let Some(interpreter) = interpreter(&first_line) else {
         return LaunchError::NoShebang;
     };
     match error.kind() {
@@ -179,6 +181,11 @@ fn explain(script: &Path, error: io::Error) -> LaunchError {
         _ if first_line.ends_with(b"\r") => LaunchError::CarriageReturn,
         _ => LaunchError::NoInterpreter { path: interpreter },
     }
+}
+
+fn first_line(script: &Path) -> Vec<u8> {
+    let text = fs::read(script).unwrap_or_default();
+    text.split(|byte| *byte == b'\n').next().unwrap_or_default().to_vec()
 }
 
 /// The path after `#!`.
