@@ -1,3 +1,4 @@
 //! Sluice: lifecycle phases for sandboxes.
 
 pub mod api;
+pub mod plan;
