@@ -75,7 +75,10 @@ mod tests {
         let old = sandbox(&[fork("a", "1"), fork("b", "1"), fork("c", "1")]);
         let new = sandbox(&[fork("d", "1"), fork("c", "2"), fork("b", "1")]);
         let change = change(&SANDBOX, Some(&old), Some(&new));
-        assert_eq!(change["forks"], json!({"added": [fork("d", "1")], "removed": [fork("a", "1")], "changed": [fork("c", "2")]}));
+        assert_eq!(
+            change["forks"],
+            json!({"added": [fork("d", "1")], "removed": [fork("a", "1")], "changed": [fork("c", "2")]})
+        );
         assert_eq!(change["resources"], json!({"added": [], "removed": [], "changed": []}));
     }
 
@@ -90,7 +93,8 @@ mod tests {
     #[test]
     fn the_patch_leads_from_the_old_spec_to_the_new_one() {
         let (mut old, new) = (sandbox(&[fork("a", "1")]), sandbox(&[fork("a", "2"), fork("b", "1")]));
-        let patch: json_patch::Patch = serde_json::from_value(change(&SANDBOX, Some(&old), Some(&new))["patch"].clone()).unwrap();
+        let patch: json_patch::Patch =
+            serde_json::from_value(change(&SANDBOX, Some(&old), Some(&new))["patch"].clone()).unwrap();
         json_patch::patch(&mut old, &patch).unwrap();
         assert_eq!(old, new);
     }

@@ -28,13 +28,13 @@ pub use place::Place;
 pub(crate) use error::quoted;
 pub(crate) use functions::context;
 pub(crate) use limits::Cancel;
-pub(crate) use tokens::{Kind, tokens};
 pub(crate) use stack::{Stopped, bounded};
+pub(crate) use tokens::{Kind, tokens};
 pub(crate) use values::{from_json, json_length};
 
 use super::scope::Scope;
-use kube_cel::cel::parser::{Expression as Tree, ParseErrors, Parser};
 use kube_cel::cel::objects::Value;
+use kube_cel::cel::parser::{Expression as Tree, ParseErrors, Parser};
 use serde_json::Value as Json;
 use std::fmt;
 use std::sync::Arc;
@@ -138,12 +138,17 @@ impl Expression {
             })
         });
         let expression = || quoted(self.source());
+        let secret = self.variables().any(|name| scope.may_be_secret(name));
         let json = match evaluated {
             Ok(Ok(Ok(json))) => json,
             Ok(Ok(Err(message))) => return Err(ExpressionError::Evaluation { expression: expression(), message }),
             Ok(Err(error)) => {
-                let message = error::explain(&error, |key| self.selection_of(key));
+                let message = error::explain(&error, self.source(), secret, |key| self.selection_of(key));
                 return Err(ExpressionError::Evaluation { expression: expression(), message });
+            }
+            Err(_) if secret => {
+                let message = "its message may hold an output of a step".into();
+                return Err(ExpressionError::Broken { expression: expression(), message });
             }
             Err(message) => return Err(ExpressionError::Broken { expression: expression(), message }),
         };
@@ -188,9 +193,10 @@ impl Expression {
     fn place_of(&self, name: &str, fits: impl Fn(Option<&str>, Option<&str>) -> bool) -> Place {
         let found: Vec<_> = tokens(self.source()).collect();
         let neighbour = |at: Option<usize>| at.and_then(|at| found.get(at)).map(|token| token.text);
-        let at = found.iter().enumerate().find(|(at, token)| {
-            token.text == name && fits(neighbour(at.checked_sub(1)), neighbour(at.checked_add(1)))
-        });
+        let at = found
+            .iter()
+            .enumerate()
+            .find(|(at, token)| token.text == name && fits(neighbour(at.checked_sub(1)), neighbour(at.checked_add(1))));
         Place::of_byte(self.source(), at.map_or(0, |(_, token)| token.start))
     }
 }
@@ -221,7 +227,11 @@ fn syntax_error(source: &str, errors: &ParseErrors) -> ExpressionError {
     };
     let message = error.msg.strip_prefix("Syntax error: ").unwrap_or(&error.msg);
     // What it lists as expected is every token there is.
-    let message = message.split(" expecting {").next().unwrap_or(message).replace("'<EOF>'", "the end of the expression");
+    let message =
+        message.split(" expecting {").next().unwrap_or(message).replace("'<EOF>'", "the end of the expression");
     let position = |at: isize| usize::try_from(at).unwrap_or(1);
-    ExpressionError::Syntax { place: Place::new(source, position(error.pos.0), position(error.pos.1)), message: quoted(&message) }
+    ExpressionError::Syntax {
+        place: Place::new(source, position(error.pos.0), position(error.pos.1)),
+        message: quoted(&message),
+    }
 }

@@ -63,9 +63,13 @@ impl Empty {
 /// Why there is no scope.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ScopeError {
-    #[error("the values that expressions see have {bytes} bytes together, {MAX_SCOPE} at most are allowed: make the object or its outputs smaller")]
+    #[error(
+        "the values that expressions see have {bytes} bytes together, {MAX_SCOPE} at most are allowed: make the object or its outputs smaller"
+    )]
     TooLarge { bytes: usize },
-    #[error("`{name}` cannot name a value in expressions: use letters, digits and _, a letter or _ first, and no keyword")]
+    #[error(
+        "`{name}` cannot name a value in expressions: use letters, digits and _, a letter or _ first, and no keyword"
+    )]
     BadName { name: String },
     #[error("`{name}` already has a meaning in expressions: choose another name")]
     TakenName { name: String },
@@ -82,7 +86,8 @@ impl ScopeBuilder {
     /// Nothing yet: target and `old` null, the rest empty.
     pub fn new(kind: &TargetKind) -> Self {
         let mut values = BTreeMap::new();
-        for (name, value) in [("change", json!({})), ("params", json!({})), ("steps", json!({})), ("phase", json!(""))] {
+        for (name, value) in [("change", json!({})), ("params", json!({})), ("steps", json!({})), ("phase", json!(""))]
+        {
             values.insert(name.to_owned(), value);
         }
         values.insert("old".to_owned(), Json::Null);
@@ -180,6 +185,11 @@ impl Scope {
         self.names.iter().chain(self.added.iter().map(|(name, _)| name)).map(String::as_str)
     }
 
+    /// Whether the value of `name` may be an output of a step: `steps`, and the item of a `forEach` over them.
+    pub(crate) fn may_be_secret(&self, name: &str) -> bool {
+        name == "steps" || self.added.iter().any(|(added, _)| added == name)
+    }
+
     /// Gives `evaluate` a context of its own with all variables.
     pub(crate) fn with_context<T>(&self, evaluate: impl FnOnce(&mut Context<'_>) -> T) -> T {
         let mut context = self.root.new_inner_scope();
@@ -201,8 +211,29 @@ impl fmt::Debug for Scope {
 pub fn check_name(name: &str) -> Result<(), ScopeError> {
     // The reserved words of CEL's specification; the parser refuses the first four, other implementations all.
     const KEYWORDS: [&str; 23] = [
-        "true", "false", "null", "in", "as", "break", "const", "continue", "else", "for", "function", "if", "import",
-        "let", "loop", "package", "namespace", "return", "var", "void", "while", "has", "math",
+        "true",
+        "false",
+        "null",
+        "in",
+        "as",
+        "break",
+        "const",
+        "continue",
+        "else",
+        "for",
+        "function",
+        "if",
+        "import",
+        "let",
+        "loop",
+        "package",
+        "namespace",
+        "return",
+        "var",
+        "void",
+        "while",
+        "has",
+        "math",
     ];
     let first = name.starts_with(|c: char| c == '_' || c.is_ascii_alphabetic());
     let rest = name.bytes().all(|byte| byte == b'_' || byte.is_ascii_alphanumeric());

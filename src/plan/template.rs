@@ -17,11 +17,15 @@ const MAX_DEPTH: usize = 100;
 /// What is wrong with a template, and where: `manifests[0].spec.rules[0].host`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TemplateError {
-    #[error("{path}: `{text}` opens an expression that is never closed: add the `}}`, or write `$${{` for a literal `${{`")]
+    #[error(
+        "{path}: `{text}` opens an expression that is never closed: add the `}}`, or write `$${{` for a literal `${{`"
+    )]
     Unterminated { path: String, text: String },
     #[error("{path}: {source}")]
     Expression { path: String, source: ExpressionError },
-    #[error("{path}: `${{{expression}}}` is null, which has no text: give a default, as in `x.?y.orValue(\"…\")`, or let it stand alone in its string")]
+    #[error(
+        "{path}: `${{{expression}}}` is null, which has no text: give a default, as in `x.?y.orValue(\"…\")`, or let it stand alone in its string"
+    )]
     Null { path: String, expression: String },
     #[error("{path}: lists and maps nest deeper than {MAX_DEPTH}: make the value flatter")]
     TooDeep { path: String },
@@ -158,7 +162,8 @@ impl Rendering<'_> {
         let path = || placed.path.clone();
         let evaluated = placed.expression.evaluate_until(self.scope, self.cancel);
         let value = evaluated.map_err(|source| TemplateError::Expression { path: path(), source })?;
-        self.left = self.left.checked_sub(json_length(&value)).ok_or_else(|| TemplateError::TooLarge { path: path() })?;
+        self.left =
+            self.left.checked_sub(json_length(&value)).ok_or_else(|| TemplateError::TooLarge { path: path() })?;
         Ok(value)
     }
 }
@@ -167,10 +172,9 @@ impl Rendering<'_> {
 fn as_text(placed: &Placed, value: Json) -> Result<String, TemplateError> {
     match value {
         Json::String(text) => Ok(text),
-        Json::Null => Err(TemplateError::Null {
-            path: placed.path.clone(),
-            expression: quoted(placed.expression.source()),
-        }),
+        Json::Null => {
+            Err(TemplateError::Null { path: placed.path.clone(), expression: quoted(placed.expression.source()) })
+        }
         other => Ok(other.to_string()),
     }
 }

@@ -27,7 +27,8 @@ fn blocks(language: &str) -> Vec<&'static str> {
 
 fn scope() -> Scope {
     let values: Json = serde_saphyr::from_str(&blocks("yaml").join("\n")).unwrap();
-    let (sandbox, old) = (with_defaults(&SANDBOX, values["sandbox"].clone()), with_defaults(&SANDBOX, values["old"].clone()));
+    let (sandbox, old) =
+        (with_defaults(&SANDBOX, values["sandbox"].clone()), with_defaults(&SANDBOX, values["old"].clone()));
     ScopeBuilder::new(&SANDBOX)
         .change(change(&SANDBOX, Some(&old), Some(&sandbox)))
         .target(sandbox)

@@ -5,8 +5,8 @@
 
 use super::limits;
 use super::place::Place;
-use kube_cel::cel::objects::Value;
 use kube_cel::cel::ExecutionError;
+use kube_cel::cel::objects::Value;
 use std::fmt::Write;
 
 /// What is wrong with an expression.
@@ -44,28 +44,45 @@ pub(crate) fn quoted(source: &str) -> String {
     }
 }
 
-/// What happened, without any value. `path_of` finds the selection in the source that reads a key.
-pub(super) fn explain(error: &ExecutionError, path_of: impl Fn(&str) -> Option<String>) -> String {
+/// What happened, without any value. `path_of` finds the selection in the source that reads a key. The functions' own
+/// messages quote what they were given, so they are left out where that may be `secret`.
+pub(super) fn explain(
+    error: &ExecutionError,
+    source: &str,
+    secret: bool,
+    path_of: impl Fn(&str) -> Option<String>,
+) -> String {
     use ExecutionError as E;
     match error {
+        E::NoSuchKey(key) if !source.contains(key.as_str()) => {
+            "a map has no such key: test with `in`, or give a default with [?…].orValue(…)".into()
+        }
         E::NoSuchKey(key) => missing(key, path_of(key).as_deref()),
         E::UndeclaredReference(name) => format!("there is no variable or function `{name}` here"),
-        E::NoSuchOverload => "the types do not fit: an operator or function cannot take its operands, or a field of null, \
+        E::NoSuchOverload => {
+            "the types do not fit: an operator or function cannot take its operands, or a field of null, \
              a string or a number is read (is something null that you compare or select from?)"
-            .into(),
+                .into()
+        }
         E::UnsupportedBinaryOperator(operator, left, right) => {
             format!("cannot {operator} {} and {}", type_name(left), type_name(right))
         }
         E::UnsupportedUnaryOperator(operator, value) => format!("cannot {operator} {}", type_name(value)),
         E::ValuesNotComparable(left, right) => {
-            format!("{} cannot be compared to {}: convert one, for example with int(…)", type_name(left), type_name(right))
+            format!(
+                "{} cannot be compared to {}: convert one, for example with int(…)",
+                type_name(left),
+                type_name(right)
+            )
         }
         E::UnsupportedTargetType { target } => format!("the function cannot be called on {}", type_name(target)),
         E::NotSupportedAsMethod { method, target } => format!("`{method}` cannot be called on {}", type_name(target)),
         E::UnsupportedKeyType(value) => format!("{} cannot be the key of a map", type_name(value)),
         E::UnsupportedMapIndex(value) => format!("{} is not a key of a map", type_name(value)),
         E::UnsupportedListIndex(value) => format!("{} is not an index of a list: use a whole number", type_name(value)),
-        E::UnsupportedIndex(index, value) => format!("{} cannot be looked up in {}", type_name(index), type_name(value)),
+        E::UnsupportedIndex(index, value) => {
+            format!("{} cannot be looked up in {}", type_name(index), type_name(value))
+        }
         E::IndexOutOfBounds(_) => "the list has no item at this index: test its size() first".into(),
         E::DivisionByZero(_) | E::RemainderByZero(_) => "a number is divided by zero: test the divisor first".into(),
         E::Overflow(operator, ..) => format!("the result of {operator} is too large"),
@@ -75,6 +92,7 @@ pub(super) fn explain(error: &ExecutionError, path_of: impl Fn(&str) -> Option<S
         E::MissingArgumentOrTarget => "a function is called without its argument".into(),
         E::UnexpectedType { got, want } => format!("{} is given where {want} is needed", without_values(got)),
         E::FunctionError { function, message } if function.starts_with('@') => without_values(message),
+        E::FunctionError { function, .. } if secret => format!("{function}() cannot take what it is given"),
         E::FunctionError { function, message } => format!("{function}(): {}", without_values(message)),
         _ => "it cannot be evaluated".into(),
     }
@@ -84,7 +102,8 @@ fn missing(key: &str, path: Option<&str>) -> String {
     let mut message = format!("there is no `{key}`");
     match path.and_then(|path| path.rsplit_once('.')) {
         Some((whole, field)) => {
-            let _ = write!(message, ": test with has({whole}.{field}), or give a default with {whole}.?{field}.orValue(…)");
+            let _ =
+                write!(message, ": test with has({whole}.{field}), or give a default with {whole}.?{field}.orValue(…)");
         }
         None => message.push_str(": test with `in`, or give a default with [?…].orValue(…)"),
     }
@@ -94,7 +113,17 @@ fn missing(key: &str, path: Option<&str>) -> String {
 /// The library prints values as `String("…")`, `List([…])` and so on; what begins there is left out.
 fn without_values(message: &str) -> String {
     const VALUES: [&str; 11] = [
-        "String(", "List(", "Map(", "Bytes(", "Int(", "UInt(", "Float(", "Bool(", "Opaque<", "Timestamp(", "Duration(",
+        "String(",
+        "List(",
+        "Map(",
+        "Bytes(",
+        "Int(",
+        "UInt(",
+        "Float(",
+        "Bool(",
+        "Opaque<",
+        "Timestamp(",
+        "Duration(",
     ];
     let end = VALUES.iter().filter_map(|value| message.find(value)).min();
     match end {

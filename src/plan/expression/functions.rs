@@ -9,6 +9,7 @@ use kube_cel::cel::{Context, ExecutionError, ResolveResult};
 use std::sync::Arc;
 
 /// The names that a call may have. The library cannot list them; a test compares this list with what it answers.
+#[rustfmt::skip]
 pub(super) const NAMES: &[&str] = &[
     // CEL itself
     "contains", "size", "max", "min", "startsWith", "endsWith", "matches", "string", "bytes", "double", "int", "uint",
@@ -90,10 +91,13 @@ fn join(This(items): This<Arc<Vec<Value>>>, Arguments(arguments): Arguments) -> 
         Some(Value::String(text)) => text.as_str(),
         Some(_) => return Err(ExecutionError::function_error("join", "the separator must be a string")),
     };
-    let texts: Option<Vec<&str>> = items.iter().map(|item| if let Value::String(t) = item { Some(t.as_str()) } else { None }).collect();
+    let texts: Option<Vec<&str>> =
+        items.iter().map(|item| if let Value::String(t) = item { Some(t.as_str()) } else { None }).collect();
     match texts {
         Some(texts) => Ok(Value::String(Arc::new(texts.join(separator)))),
-        None => Err(ExecutionError::function_error("join", "every item must be a string: use .map(v, string(v)) first")),
+        None => {
+            Err(ExecutionError::function_error("join", "every item must be a string: use .map(v, string(v)) first"))
+        }
     }
 }
 

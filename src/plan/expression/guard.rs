@@ -37,9 +37,8 @@ pub(super) fn check(source: &str) -> Result<usize, ExpressionError> {
     if source.len() > MAX_SOURCE {
         return Err(ExpressionError::TooLong { length: source.len() });
     }
-    let fault = |at: usize, message: String| {
-        Err(ExpressionError::Syntax { place: Place::of_byte(source, at), message })
-    };
+    let fault =
+        |at: usize, message: String| Err(ExpressionError::Syntax { place: Place::of_byte(source, at), message });
     let mut levels = vec![Level::default()];
     let mut before: Option<Token<'_>> = None;
     let mut signs = 0;
@@ -63,7 +62,10 @@ pub(super) fn check(source: &str) -> Result<usize, ExpressionError> {
         match (token.kind, token.text) {
             (Kind::Sign, "(" | "[" | "{") => {
                 if levels.len() > MAX_BRACKETS {
-                    return fault(token.start, format!("brackets nest deeper than {MAX_BRACKETS}: split the expression"));
+                    return fault(
+                        token.start,
+                        format!("brackets nest deeper than {MAX_BRACKETS}: split the expression"),
+                    );
                 }
                 count(&mut levels);
                 levels.push(Level { start: token.start, ..Level::default() });
@@ -85,7 +87,8 @@ pub(super) fn check(source: &str) -> Result<usize, ExpressionError> {
             _ => {}
         }
         if levels.last().is_some_and(|level| level.depth() > MAX_LINKS) {
-            let message = format!("more than {MAX_LINKS} operators, calls and selections hang together: split the expression");
+            let message =
+                format!("more than {MAX_LINKS} operators, calls and selections hang together: split the expression");
             return fault(token.start, message);
         }
         before = Some(token);

@@ -116,10 +116,16 @@ fn on_a_create(#[case] source: &str, #[case] expected: Json) {
 #[case("1 - - -1", "two signs in a row")]
 #[case("Pod{name: 'x'}", "write a map")]
 #[case("99999999999999999999", "invalid int literal")]
-#[case("sandbx.metadata.name", "there is no variable `sandbx` here; there are `sandbox`, `old`, `change`, `params`, `steps`, `phase`\n  sandbx.metadata.name\n  ^")]
+#[case(
+    "sandbx.metadata.name",
+    "there is no variable `sandbx` here; there are `sandbox`, `old`, `change`, `params`, `steps`, `phase`\n  sandbx.metadata.name\n  ^"
+)]
 #[case("[1].map(x, x) + y", "variable `y` here")]
 #[case("[x].map(x, x)", "variable `x` here")]
-#[case("params.domain.startswith('d')", "no function `startswith`; did you mean `startsWith`?\n  params.domain.startswith('d')\n                ^")]
+#[case(
+    "params.domain.startswith('d')",
+    "no function `startswith`; did you mean `startsWith`?\n  params.domain.startswith('d')\n                ^"
+)]
 #[case("math.foo(1)", "no function `math.foo`")]
 #[case("[1].map(x)", "with these arguments: has(x.y), x.map(v, …)")]
 #[case("has(params)", "invalid argument to has() macro")]
@@ -162,9 +168,42 @@ fn a_wrong_expression_is_explained(#[case] source: &str, #[case] expected: &str)
 #[case("sum([1, steps.branch.password])")]
 #[case("math.abs(steps.branch.password)")]
 #[case("{steps.branch.password: 1}.other")]
+#[case("semver(steps.branch.password)")]
+#[case("quantity(steps.branch.password)")]
+#[case("url(steps.branch.password)")]
+#[case("ip(steps.branch.password)")]
+#[case("cidr(steps.branch.password)")]
+#[case("timestamp(steps.branch.password)")]
+#[case("duration(steps.branch.password)")]
+#[case("double(steps.branch.password)")]
+#[case("uint(steps.branch.password)")]
+#[case("'a'.matches(steps.branch.password + '(')")]
+#[case("'a'.find(steps.branch.password + '(')")]
+#[case("(steps.branch.password + '%z').format([1])")]
+#[case("'%d'.format([steps.branch.password])")]
+#[case("base64.decode(steps.branch.password + '!')")]
+#[case("steps.branch[steps.branch.password]")]
+#[case("steps.branch.password.charAt(99)")]
+#[case("steps.branch.password.substring(99)")]
+#[case("steps.branch.password.foo")]
+#[case("[1][steps.branch.password]")]
+#[case("math.greatest(steps.branch.password, 1)")]
+#[case("cidr('10.0.0.0/8').containsIP(steps.branch.password)")]
 fn no_error_shows_an_output(#[case] source: &str) {
     let message = fault(source);
     assert!(!message.contains("hunter2"), "{message}");
+}
+
+#[test]
+fn no_error_shows_an_item_that_may_come_from_an_output() {
+    let scope = update().with("item", &json!("hunter2")).unwrap();
+    let message = Expression::parse("quantity(item)").unwrap().evaluate(&scope).unwrap_err().to_string();
+    assert_eq!(message, "`quantity(item)`: quantity() cannot take what it is given");
+}
+
+#[test]
+fn a_parameter_may_be_shown() {
+    assert!(fault("quantity(params.domain)").contains("dev.example.com"));
 }
 
 #[test]
@@ -176,8 +215,14 @@ fn an_unknown_name_is_evaluated_to_an_error_too() {
 #[test]
 fn what_is_needed_is_said() {
     let number = Expression::parse("1").unwrap();
-    assert_eq!(number.evaluate_bool(&update()).unwrap_err().to_string(), "`1` gives a number, but true or false is needed here");
-    assert_eq!(number.evaluate_list(&update()).unwrap_err().to_string(), "`1` gives a number, but a list is needed here");
+    assert_eq!(
+        number.evaluate_bool(&update()).unwrap_err().to_string(),
+        "`1` gives a number, but true or false is needed here"
+    );
+    assert_eq!(
+        number.evaluate_list(&update()).unwrap_err().to_string(),
+        "`1` gives a number, but a list is needed here"
+    );
 }
 
 #[test]
@@ -185,7 +230,9 @@ fn the_item_of_for_each_joins_the_scope() {
     let scope = update().with("fork", &json!({"forkOf": {"name": "web"}})).unwrap();
     assert_eq!(Expression::parse("fork.forkOf.name + phase").unwrap().evaluate(&scope), Ok(json!("webPreUpdate")));
     assert_eq!(scope.names().last(), Some("fork"));
-    for (name, wrong) in [("sandbox", "already has a meaning"), ("1a", "cannot name"), ("in", "cannot name"), ("", "cannot name")] {
+    for (name, wrong) in
+        [("sandbox", "already has a meaning"), ("1a", "cannot name"), ("in", "cannot name"), ("", "cannot name")]
+    {
         assert!(update().with(name, &json!(1)).unwrap_err().to_string().contains(wrong), "{name}");
     }
 }

@@ -4,11 +4,12 @@
 //! library's (see `loops`), and mends what its evaluation gets wrong: it takes `x.y` for `false` where `x` is no map,
 //! and fails on `x.?y` where `y` is missing. Both become lookups, `x["y"]` and `x[?"y"]`, which it does right.
 
-use super::loops::{ACCUMULATOR, COLLECT, FOLD};
-use super::limits::MAX_LOOPS;
 use super::functions;
+use super::limits::MAX_LOOPS;
+use super::loops::{ACCUMULATOR, COLLECT, FOLD};
 use kube_cel::cel::common::ast::{
-    CallExpr, ComprehensionExpr, EntryExpr, Expr, IdedEntryExpr, ListExpr, LiteralValue, MapEntryExpr, MapExpr, SelectExpr, operators,
+    CallExpr, ComprehensionExpr, EntryExpr, Expr, IdedEntryExpr, ListExpr, LiteralValue, MapEntryExpr, MapExpr,
+    SelectExpr, operators,
 };
 use kube_cel::cel::parser::Expression as Tree;
 use std::collections::BTreeSet;
@@ -64,7 +65,9 @@ impl Uses {
             }
             Expr::Struct(message) => {
                 let name = &message.type_name;
-                self.refuse(&format!("`{name}{{…}}` makes a message, which there are none of: write a map, {{\"key\": value}}"));
+                self.refuse(&format!(
+                    "`{name}{{…}}` makes a message, which there are none of: write a map, {{\"key\": value}}"
+                ));
             }
             Expr::Comprehension(comprehension) => self.read_loop(comprehension, bound),
         }
@@ -75,7 +78,11 @@ impl Uses {
         let mut target = call.target.as_deref();
         if let Some(Expr::Ident(prefix)) = target.map(|tree| &tree.expr) {
             let whole = format!("{prefix}.{name}");
-            if functions::is_known(&whole) || !functions::is_known(&name) && !bound.contains(&prefix.as_str()) && LIBRARIES.contains(&prefix.as_str()) {
+            if functions::is_known(&whole)
+                || !functions::is_known(&name)
+                    && !bound.contains(&prefix.as_str())
+                    && LIBRARIES.contains(&prefix.as_str())
+            {
                 (name, target) = (whole, None);
             }
         }
@@ -136,7 +143,9 @@ pub(super) fn rewritten(tree: Tree) -> Tree {
         Expr::List(ListExpr { elements, optional_indices }) => {
             Expr::List(ListExpr { elements: elements.into_iter().map(rewritten).collect(), optional_indices })
         }
-        Expr::Map(MapExpr { entries }) => Expr::Map(MapExpr { entries: entries.into_iter().map(rewritten_entry).collect() }),
+        Expr::Map(MapExpr { entries }) => {
+            Expr::Map(MapExpr { entries: entries.into_iter().map(rewritten_entry).collect() })
+        }
         Expr::Comprehension(comprehension) => looped(*comprehension),
         other => other,
     };
@@ -182,10 +191,18 @@ fn looped(comprehension: ComprehensionExpr) -> Expr {
     let collected = if makes_list { collected(&loop_step) } else { None };
     let arguments = match collected {
         Some((condition, value)) => {
-            let condition = condition.map_or_else(|| literal(LiteralValue::Boolean(true.into())), |tree| rewritten(tree.clone()));
+            let condition =
+                condition.map_or_else(|| literal(LiteralValue::Boolean(true.into())), |tree| rewritten(tree.clone()));
             return call(COLLECT, vec![range, text(&iter_var), condition, rewritten(value.clone())]).expr;
         }
-        None => vec![range, text(&iter_var), rewritten(accu_init), rewritten(loop_cond), rewritten(loop_step), rewritten(result)],
+        None => vec![
+            range,
+            text(&iter_var),
+            rewritten(accu_init),
+            rewritten(loop_cond),
+            rewritten(loop_step),
+            rewritten(result),
+        ],
     };
     call(FOLD, arguments).expr
 }

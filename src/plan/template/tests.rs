@@ -66,8 +66,12 @@ fn a_wrong_template_is_explained(#[case] value: Json, #[case] expected: &str) {
 #[test]
 fn paths_begin_where_the_caller_says() {
     let template = Template::parse_at("apply.manifests", &json!([{"a": "${phase} ${1}"}])).unwrap();
-    let places: Vec<_> = template.expressions().iter().map(|(path, found)| (path.to_string(), found.source().to_owned())).collect();
-    assert_eq!(places, [("apply.manifests[0].a".into(), "phase".into()), ("apply.manifests[0].a".into(), "1".to_owned())]);
+    let places: Vec<_> =
+        template.expressions().iter().map(|(path, found)| (path.to_string(), found.source().to_owned())).collect();
+    assert_eq!(
+        places,
+        [("apply.manifests[0].a".into(), "phase".into()), ("apply.manifests[0].a".into(), "1".to_owned())]
+    );
 }
 
 #[test]
@@ -81,7 +85,10 @@ fn a_value_that_is_too_deep_or_too_large_is_refused() {
 
 #[tokio::test]
 async fn a_bounded_template_gives_the_same() {
-    assert_eq!(Template::parse(&json!(["${phase}"])).unwrap().render_bounded(&update()).await, Ok(json!(["PreUpdate"])));
+    assert_eq!(
+        Template::parse(&json!(["${phase}"])).unwrap().render_bounded(&update()).await,
+        Ok(json!(["PreUpdate"]))
+    );
 }
 
 proptest! {
