@@ -1,5 +1,5 @@
 use super::{FailurePolicy, Phase, Runner, Step, schema};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -106,6 +106,10 @@ pub struct RunResource {
     /// Whether every object that the resource applied is deleted after its steps.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub delete_applied: bool,
+    /// What undoes this resource's part of a pre-create whose sandbox is never stored: the post-delete workflow.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "schema::any_objects")]
+    pub undo: Vec<Step>,
 }
 
 /// Where a run stands.
@@ -119,10 +123,10 @@ pub struct PhaseRunStatus {
     pub executor: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::time")]
-    pub started_at: Option<Time>,
+    pub started_at: Option<MicroTime>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::time")]
-    pub finished_at: Option<Time>,
+    pub finished_at: Option<MicroTime>,
     /// What happened, for a person.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
@@ -132,7 +136,7 @@ pub struct PhaseRunStatus {
     /// When a client was told of the failure: it is told once, the next request is a new attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::time")]
-    pub reported_at: Option<Time>,
+    pub reported_at: Option<MicroTime>,
     /// The run that undoes this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compensated_by: Option<String>,
@@ -179,7 +183,7 @@ pub struct Admitted {
     /// The generation that it has then.
     pub generation: i64,
     #[schemars(schema_with = "schema::time")]
-    pub at: Option<Time>,
+    pub at: Option<MicroTime>,
 }
 
 /// Where a step stands.
@@ -195,10 +199,10 @@ pub struct StepStatus {
     pub attempt: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::time")]
-    pub started_at: Option<Time>,
+    pub started_at: Option<MicroTime>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::time")]
-    pub finished_at: Option<Time>,
+    pub finished_at: Option<MicroTime>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -1,0 +1,112 @@
+# Building, trying and testing Sluice. `make` alone lists what there is.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+.DEFAULT_GOAL := help
+
+# What may be set: `make cluster CLUSTER_NAME=mine`, or in the environment.
+CLUSTER ?= own#                   own: a cluster that is started here; current: that of the current kubeconfig context
+CLUSTER_NAME ?= sluice#           tells clusters that are started here apart
+TEST_CLUSTER_NAME ?= sluice-test# the one of `make test` and `make e2e`
+PROFILE ?= debug#                 debug or release
+IMAGE ?= cluster.local/sluice:dev
+CARGO_BUILD_JOBS ?= $(shell nproc)
+CARGO_TARGET_DIR ?= $(CURDIR)/target
+export CLUSTER CLUSTER_NAME TEST_CLUSTER_NAME PROFILE CARGO_BUILD_JOBS CARGO_TARGET_DIR SLUICE_IMAGE SLUICE_TEST_STEP_IMAGE KEEP
+
+# Where Rust, Go and `cluster install` put things, for shells that know nothing of it.
+export PATH := $(PATH):$(HOME)/.cargo/bin:/usr/local/go/bin:$(or $(CLUSTER_HOME),/var/tmp/cluster)/bin
+
+crds := charts/sluice/files/crds.yaml
+with := tests/cluster/with
+
+.PHONY: help demo cluster down test check unit e2e image generate fmt clean
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo
+	@echo '  CLUSTER_NAME=NAME    several clusters side by side (default sluice)'
+	@echo '  CLUSTER=current      use the cluster of your current kubeconfig context instead (see CONTRIBUTING.md)'
+	@echo '  PROFILE=release      an optimised build in the cluster'
+	@echo '  KEEP=1               leave the cluster of `make e2e` up to look at it'
+
+demo: cluster ## the example, step by step, on a cluster that stays up
+	@$(with) examples/graphql-ingress/run
+	@echo
+	@echo 'The cluster stays up. To look around:'
+	@tests/cluster/usage
+
+cluster: tools build up ## a cluster with Sluice installed, to try things
+	@tests/cluster/install-sluice
+	@echo
+	@echo 'Sluice is installed. To look around:'
+	@tests/cluster/usage
+
+down: ## take the cluster down, with everything in it (CLUSTER=current: uninstall the chart)
+	@if [ '$(CLUSTER)' = current ]; then helm uninstall sluice --namespace sluice-system --ignore-not-found --wait; else tests/cluster/cluster down; fi
+
+test: check-fmt check-clippy unit check-crds check-chart e2e ## everything, as the CI does; its own cluster, gone afterwards
+	@echo 'make test: all is well'
+
+check: check-fmt check-clippy check-crds check-chart ## what needs no cluster and no tests: format, lints, drift, chart
+
+unit: need-rust ## unit and documentation tests
+	cargo test --locked --lib --bins
+	cargo test --locked --doc
+
+e2e: tools build ## the end-to-end suite on a cluster of its own
+	cargo test --locked --test e2e --no-run
+	@tests/cluster/e2e cargo test --locked --offline --test e2e
+
+image: need-rust ## the release image as target/sluice.tar, without Docker (IMAGE=repository:tag names it)
+	cargo build --locked --release
+	@mkdir -p target
+	@PROFILE=release tests/cluster/sluice-image $(IMAGE) >target/sluice.tar
+	@echo 'target/sluice.tar is $(IMAGE): kind load image-archive target/sluice.tar, or docker load <target/sluice.tar'
+
+generate: need-rust ## write the custom resources of src/api into the chart
+	@cargo run --locked -q -- crds >$(crds).new && mv $(crds).new $(crds) || { rm -f $(crds).new; exit 1; }
+
+fmt: need-rustfmt ## format the code
+	cargo fmt
+
+clean: ## remove what was built (clusters are taken down by `make down`)
+	cargo clean
+	rm -f target/sluice.tar
+
+# --- the parts of the above ---------------------------------------------------------------------------------------
+
+.PHONY: build up tools check-fmt check-clippy check-crds check-chart need-rust need-rustfmt need-clippy
+build: need-rust
+	@cargo build --locked -q $(if $(filter release,$(PROFILE)),--release)
+
+up:
+	@[ '$(CLUSTER)' = current ] || tests/cluster/cluster up >/dev/null
+
+tools:
+	@if [ '$(CLUSTER)' != current ]; then tests/cluster/cluster install; fi
+
+check-fmt: need-rustfmt
+	cargo fmt --check
+
+check-clippy: need-clippy
+	cargo clippy --locked --all-targets -q -- -D warnings
+
+check-crds: need-rust
+	@cargo run --locked -q -- crds | diff -u $(crds) - >$(CARGO_TARGET_DIR)/crds.diff || \
+	  { sed -n '1,40p' $(CARGO_TARGET_DIR)/crds.diff; echo 'make: $(crds) is not what src/api says: run make generate, and look at the difference' >&2; exit 1; }
+
+check-chart: tools
+	@command -v helm >/dev/null || { echo 'make: helm is missing: https://helm.sh/docs/intro/install/' >&2; exit 1; }
+	helm lint --strict --quiet charts/sluice
+
+need-rust:
+	@command -v cargo >/dev/null || { echo 'make: Rust is missing: https://rustup.rs' >&2; exit 1; }
+	@command -v cc >/dev/null || { echo 'make: a C compiler is missing, which Rust links with: apt-get install gcc libc6-dev' >&2; exit 1; }
+
+need-rustfmt: need-rust
+	@cargo fmt --version >/dev/null 2>&1 || { echo 'make: rustfmt is missing: rustup component add rustfmt' >&2; exit 1; }
+
+need-clippy: need-rust
+	@cargo clippy --version >/dev/null 2>&1 || { echo 'make: clippy is missing: rustup component add clippy' >&2; exit 1; }

@@ -1,0 +1,41 @@
+//! Why the engine could not do what it was asked; a step that fails is no error but a result.
+
+use crate::api::ObjectRef;
+
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    #[error("the API server could not be asked to {what}")]
+    Api { what: &'static str, source: Box<kube::Error> },
+    #[error("run {run} is gone on with by another replica")]
+    Lost { run: String },
+}
+
+impl EngineError {
+    pub fn api(what: &'static str) -> impl FnOnce(kube::Error) -> Self {
+        move |source| Self::Api { what, source: Box::new(source) }
+    }
+}
+
+/// Why a step failed, in words for the person who made the change or the plugin.
+#[derive(Debug, thiserror::Error)]
+pub enum StepError {
+    #[error("{0}")]
+    Failed(String),
+    #[error("{what}: {source}")]
+    Api { what: String, source: Box<kube::Error> },
+    #[error("{object} exists already and does not belong to this resource: delete it, or choose another name in the plugin")]
+    Foreign { object: ObjectRef },
+    #[error("the time limit of {seconds} s was reached")]
+    TimedOut { seconds: u32 },
+}
+
+impl StepError {
+    pub fn api(what: impl Into<String>) -> impl FnOnce(kube::Error) -> Self {
+        move |source| Self::Api { what: what.into(), source: Box::new(source) }
+    }
+}
+
+/// Whether the API server answered with this HTTP status.
+pub fn is_status(error: &kube::Error, code: u16) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == code)
+}

@@ -1,0 +1,496 @@
+//! Executing a run: which steps begin, what is written down before they do, and what becomes of their results.
+//!
+//! The status in the API server is written before anything is acted on, so that another replica can go on from it at
+//! any point. Only the executor that the status names writes it while the run is open.
+
+use super::apply::Applier;
+use super::error::{EngineError, StepError, is_status};
+use super::impersonate::ServiceAccount;
+use super::outputs::{self, Outputs};
+use super::script::StepPod;
+use super::{Engine, inputs};
+use crate::agent::protocol::LOG_LIMIT;
+use crate::api::{
+    ObjectRef, PhaseRun, PhaseRunStatus, RunResource, RunState, Step, StepKind, StepState, StepStatus,
+};
+use crate::plan::expression::Expression;
+use crate::plan::kinds;
+use crate::plan::scope::{Scope, ScopeBuilder};
+use crate::plan::{changes, message, order, undo};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt;
+use kube::api::{Patch, PatchParams};
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::task::JoinSet;
+
+/// The step that deletes what the resource's `apply` steps made.
+const DELETE_APPLIED: &str = "delete-applied";
+/// The longest pause between two tries of a step.
+const LONGEST_BACKOFF: Duration = Duration::from_secs(30);
+
+/// What a step that did its work left.
+#[derive(Default)]
+struct Done {
+    message: Option<String>,
+    log: Option<String>,
+    exit_code: Option<i32>,
+    outputs: BTreeMap<String, Vec<u8>>,
+}
+
+/// A step that did not, with what is known of it.
+struct Failure {
+    error: StepError,
+    log: Option<String>,
+    exit_code: Option<i32>,
+}
+
+impl From<StepError> for Failure {
+    fn from(error: StepError) -> Self {
+        Self { error, log: None, exit_code: None }
+    }
+}
+
+type Job = Pin<Box<dyn Future<Output = Result<Done, Failure>> + Send>>;
+
+pub(super) struct Execution {
+    engine: Arc<Engine>,
+    run: PhaseRun,
+    status: PhaseRunStatus,
+    outputs: Arc<Mutex<Outputs>>,
+    /// For each resource that has scripts, its pod.
+    pods: BTreeMap<usize, Arc<StepPod>>,
+    /// For each entry of `status.steps` its resource and, unless it is [`DELETE_APPLIED`], its step.
+    layout: Vec<(usize, Option<usize>)>,
+}
+
+/// Executes a run from wherever it stands to its end.
+pub(super) async fn execute(engine: Arc<Engine>, run: PhaseRun) -> Result<PhaseRun, EngineError> {
+    let mut execution = Execution::prepare(engine, run).await?;
+    execution.work().await?;
+    execution.finish().await?;
+    Ok(execution.run)
+}
+
+impl Execution {
+    async fn prepare(engine: Arc<Engine>, run: PhaseRun) -> Result<Self, EngineError> {
+        let mut status = run.status.clone().unwrap_or_default();
+        let layout = layout(&run.spec.resources);
+        if status.steps.is_empty() {
+            status.steps = layout.iter().map(|(r, s)| pending(&run.spec.resources[*r], *s)).collect();
+        }
+        status.state = RunState::Running;
+        status.executor = Some(engine.replicas.own().to_string());
+        status.started_at.get_or_insert_with(now);
+        let earlier = engine.earlier_runs(&run);
+        let outputs = outputs::load(&engine.client, &engine.settings.namespace, &earlier).await?;
+        let pods = run
+            .spec
+            .resources
+            .iter()
+            .enumerate()
+            .filter(|(_, resource)| resource.steps.iter().any(|step| step.script.is_some()))
+            .map(|(index, _)| {
+                (index, Arc::new(StepPod::new(engine.client.clone(), engine.pods.clone(), &run, index)))
+            })
+            .collect();
+        Ok(Self { engine, run, status, outputs: Arc::new(Mutex::new(outputs)), pods, layout })
+    }
+
+    async fn work(&mut self) -> Result<(), EngineError> {
+        let started = self.status.started_at.as_ref().map_or_else(Timestamp::now, |t| t.0);
+        let limit = Duration::from_secs(self.run.spec.timeout_seconds.into());
+        let left = limit.saturating_sub(super::life::since(Some(started), Timestamp::now()));
+        let deadline = tokio::time::Instant::now() + left;
+        let mut expired = false;
+        let mut tasks: JoinSet<(usize, Result<Done, Failure>)> = JoinSet::new();
+        let mut begun: Vec<(usize, Job)> = Vec::new();
+        // Steps that another executor had begun are joined, or done again.
+        for index in 0..self.layout.len() {
+            if self.status.steps[index].state == StepState::Running {
+                self.begin(index, &mut begun).await;
+            }
+        }
+        loop {
+            while self.begin_ready(expired, &mut begun).await {}
+            self.save().await?;
+            for (index, job) in begun.drain(..) {
+                tasks.spawn(async move { (index, job.await) });
+            }
+            if tasks.is_empty() {
+                return Ok(());
+            }
+            tokio::select! {
+                Some(joined) = tasks.join_next() => match joined {
+                    Ok((index, result)) => self.ended(index, result, &mut begun).await,
+                    Err(error) if error.is_cancelled() => {}
+                    Err(error) => tracing::error!(run = %self.run.name_any(), error = &error as &dyn std::error::Error, "a step's task broke"),
+                },
+                () = tokio::time::sleep_until(deadline), if !expired => {
+                    expired = true;
+                    tasks.shutdown().await;
+                    self.expire();
+                }
+                () = self.engine.stop.cancelled() => {
+                    return Err(EngineError::Lost { run: self.run.name_any() });
+                }
+            }
+        }
+    }
+
+    /// Whether a step has failed for good, so that no other begins.
+    fn has_failed(&self) -> bool {
+        self.status.steps.iter().any(|step| step.state == StepState::Failed)
+    }
+
+    /// Begins every step that can begin; tells whether one ended at once, so that others may be ready by it.
+    async fn begin_ready(&mut self, expired: bool, begun: &mut Vec<(usize, Job)>) -> bool {
+        let mut ended_at_once = false;
+        for resource in 0..self.run.spec.resources.len() {
+            let steps = self.run.spec.resources[resource].steps.clone();
+            let base = self.layout.iter().position(|(r, _)| *r == resource).unwrap_or_default();
+            if !self.has_failed() && !expired {
+                let states: Vec<_> = (0..steps.len()).map(|s| self.status.steps[base + s].state).collect();
+                for step in order::ready(&steps, &states) {
+                    self.begin(base + step, begun).await;
+                    ended_at_once |= self.status.steps[base + step].state.is_ended();
+                }
+            }
+            // What was applied goes though a script failed: nobody would ask for it again.
+            let last = base + steps.len();
+            let is_last = self.layout.get(last).is_some_and(|entry| *entry == (resource, None));
+            let quiet = (base..last).all(|i| self.status.steps[i].state.is_ended())
+                || (self.has_failed() && (base..last).all(|i| self.status.steps[i].state != StepState::Running));
+            if is_last && quiet && !expired && self.status.steps[last].state == StepState::Pending {
+                self.begin(last, begun).await;
+            }
+        }
+        ended_at_once
+    }
+
+    /// Marks a step as running and makes its job; it is not started before that is saved.
+    async fn begin(&mut self, index: usize, begun: &mut Vec<(usize, Job)>) {
+        let fresh = self.status.steps[index].state == StepState::Pending;
+        if fresh {
+            let status = &mut self.status.steps[index];
+            status.state = StepState::Running;
+            status.attempt = 1;
+            status.started_at = Some(now());
+        }
+        match self.job(index, fresh).await {
+            Ok(Some(job)) => begun.push((index, job)),
+            Ok(None) => {
+                let status = &mut self.status.steps[index];
+                status.state = StepState::Skipped;
+                status.message = Some("when is false".to_owned());
+                status.finished_at = Some(now());
+            }
+            Err(failure) => self.failed(index, failure),
+        }
+    }
+
+    /// The work of a step; none where its `when` is false.
+    async fn job(&mut self, index: usize, fresh: bool) -> Result<Option<Job>, Failure> {
+        let (resource_index, step_index) = self.layout[index];
+        let resource = self.run.spec.resources[resource_index].clone();
+        let Some(step) = step_index.map(|s| resource.steps[s].clone()) else {
+            return Ok(Some(self.delete_job(&resource)));
+        };
+        let scope = self.scope(&resource).map_err(|e| StepError::Failed(e.to_string()))?;
+        if fresh && let Some(source) = &step.when {
+            let failed = |e: &dyn std::error::Error| StepError::Failed(format!("when: {e}"));
+            let when = Expression::parse(source).map_err(|e| failed(&e))?;
+            if !when.evaluate_bool_bounded(&scope).await.map_err(|e| failed(&e))? {
+                return Ok(None);
+            }
+        }
+        let seconds = step.timeout_seconds.unwrap_or(self.run.spec.timeout_seconds);
+        if let Some(apply) = &step.apply {
+            let applier = self.applier(&resource);
+            let manifests = applier.get().render(apply, &scope).await?;
+            self.status.steps[index].applied = manifests.iter().map(|m| m.reference.clone()).collect();
+            let before = self.engine.applied_before(&self.run, &resource.name, Some(&step.name));
+            return Ok(Some(Box::pin(async move {
+                let apply = async { applier.get().apply(&manifests, &before).await };
+                let done = tokio::time::timeout(Duration::from_secs(seconds.into()), apply).await;
+                let message = done.map_err(|_| StepError::TimedOut { seconds })??;
+                Ok(Done { message: Some(message), ..Done::default() })
+            })));
+        }
+        self.script_job(index, &resource, &step, seconds, &scope).await.map(Some)
+    }
+
+    async fn script_job(
+        &mut self,
+        index: usize,
+        resource: &RunResource,
+        step: &Step,
+        seconds: u32,
+        scope: &Scope,
+    ) -> Result<Job, Failure> {
+        let (resource_index, _) = self.layout[index];
+        let Some(pod) = self.pods.get(&resource_index).cloned() else {
+            return Err(StepError::Failed("the step has no action that this version of Sluice knows".to_owned()).into());
+        };
+        let attempt = self.status.steps[index].attempt;
+        let known = self.outputs.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let name = self.run.name_any();
+        let command = inputs::run_step((&name, &self.run.spec), resource, step, attempt, seconds, &known, scope)
+            .await
+            .map_err(|e| StepError::Failed(e.to_string()))?;
+        let (client, namespace) = (self.engine.client.clone(), self.engine.settings.namespace.clone());
+        let (run, resource, step) = (self.run.clone(), resource.name.clone(), step.name.clone());
+        Ok(Box::pin(async move {
+            let result = pod.run(&command).await?;
+            let log = Some(result.log.clone()).filter(|log| !log.is_empty());
+            let mut outputs = BTreeMap::new();
+            for (output, content) in &result.outputs {
+                let content = STANDARD.decode(content).map_err(|e| StepError::Failed(format!("output {output}: {e}")))?;
+                outputs.insert(output.clone(), content);
+            }
+            if !result.succeeded() {
+                let error = result.error.unwrap_or_else(|| match result.exit_code {
+                    Some(code) => format!("exit code {code}"),
+                    None => "ended by a signal".to_owned(),
+                });
+                return Err(Failure { error: StepError::Failed(error), log, exit_code: result.exit_code });
+            }
+            outputs::keep(&client, &namespace, &run, &resource, &step, &outputs)
+                .await
+                .map_err(|e| StepError::Failed(e.to_string()))?;
+            Ok(Done { message: None, log, exit_code: result.exit_code, outputs })
+        }))
+    }
+
+    fn delete_job(&self, resource: &RunResource) -> Job {
+        let objects = self.engine.applied_before(&self.run, &resource.name, None);
+        let applier = self.applier(resource);
+        Box::pin(async move {
+            let deleted = applier.get().delete(&objects).await?;
+            Ok(Done { message: Some(format!("{deleted} deleted")), ..Done::default() })
+        })
+    }
+
+    fn applier(&self, resource: &RunResource) -> OwnedApplier {
+        let runner = &resource.runner;
+        OwnedApplier {
+            engine: self.engine.clone(),
+            account: ServiceAccount {
+                namespace: runner.namespace.clone().unwrap_or_else(|| self.engine.settings.namespace.clone()),
+                name: runner.service_account_name.clone().unwrap_or_else(|| "default".to_owned()),
+            },
+            run: self.run.clone(),
+            resource: resource.name.clone(),
+        }
+    }
+
+    fn scope(&self, resource: &RunResource) -> Result<Scope, crate::plan::scope::ScopeError> {
+        let spec = &self.run.spec;
+        let kind = &kinds::SANDBOX;
+        let mut object = spec.object.clone();
+        object["status"] = json!({"routingKey": spec.routing_key});
+        let (old, new) = match spec.phase {
+            crate::api::Phase::PreDelete | crate::api::Phase::PostDelete => (Some(&spec.object), None),
+            _ => (spec.old_object.as_ref(), Some(&spec.object)),
+        };
+        let steps = self.outputs.lock().unwrap_or_else(PoisonError::into_inner).scope(&resource.name);
+        ScopeBuilder::new(kind)
+            .target(object.clone())
+            .old(spec.old_object.clone())
+            .change(changes::change(kind, old, new))
+            .params(json!(resource.params))
+            .steps(steps)
+            .phase(spec.phase.slug())
+            .build()
+    }
+
+    async fn ended(&mut self, index: usize, result: Result<Done, Failure>, begun: &mut Vec<(usize, Job)>) {
+        let (resource_index, step_index) = self.layout[index];
+        let resource = self.run.spec.resources[resource_index].clone();
+        match result {
+            Ok(done) => {
+                let step = self.status.steps[index].step.clone();
+                let status = &mut self.status.steps[index];
+                status.state = StepState::Succeeded;
+                status.finished_at = Some(now());
+                status.exit_code = done.exit_code;
+                status.message = done.message;
+                status.outputs = done.outputs.keys().cloned().collect();
+                let mut known = self.outputs.lock().unwrap_or_else(PoisonError::into_inner);
+                for (output, content) in done.outputs {
+                    known.insert((resource.name.clone(), step.clone(), output), content);
+                }
+                status.log = done.log.map(|log| message::tail(&known.masked(&log), LOG_LIMIT / 4));
+            }
+            Err(failure) => {
+                let retries = step_index.and_then(|s| resource.steps[s].retries).unwrap_or(0);
+                if self.status.steps[index].attempt > retries || self.has_failed() {
+                    self.failed(index, failure);
+                    return;
+                }
+                let status = &mut self.status.steps[index];
+                status.message = Some(format!("attempt {} failed: {}", status.attempt, message::with_causes(&failure.error)));
+                let pause = Duration::from_secs(1 << (status.attempt - 1).min(5)).min(LONGEST_BACKOFF);
+                status.attempt += 1;
+                match self.job(index, false).await {
+                    Ok(Some(job)) => begun.push((
+                        index,
+                        Box::pin(async move {
+                            tokio::time::sleep(pause).await;
+                            job.await
+                        }),
+                    )),
+                    Ok(None) => {}
+                    Err(failure) => self.failed(index, failure),
+                }
+            }
+        }
+    }
+
+    fn failed(&mut self, index: usize, failure: Failure) {
+        let known = self.outputs.lock().unwrap_or_else(PoisonError::into_inner);
+        let status = &mut self.status.steps[index];
+        status.state = StepState::Failed;
+        status.finished_at = Some(now());
+        status.exit_code = failure.exit_code;
+        status.message = Some(message::cut(&known.masked(&message::with_causes(&failure.error)), 1024));
+        status.log = failure.log.map(|log| message::tail(&known.masked(&log), LOG_LIMIT / 2));
+    }
+
+    /// Fails every step that still runs: the phase's time is up.
+    fn expire(&mut self) {
+        let seconds = self.run.spec.timeout_seconds;
+        for index in 0..self.layout.len() {
+            if self.status.steps[index].state != StepState::Running {
+                continue;
+            }
+            let waits_for = self.pods.get(&self.layout[index].0).and_then(|pod| pod.waits_for());
+            let status = &mut self.status.steps[index];
+            status.state = StepState::Failed;
+            status.finished_at = Some(now());
+            let why = waits_for.map_or_else(String::new, |why| format!("; its pod was waiting: {why}"));
+            status.message = Some(format!("the phase's time limit of {seconds} s was reached{why}"));
+        }
+    }
+
+    async fn finish(&mut self) -> Result<(), EngineError> {
+        let pending = |step: &StepStatus| step.state == StepState::Pending;
+        for step in self.status.steps.iter_mut().filter(|step| pending(step)) {
+            step.state = StepState::Skipped;
+            step.message = Some("an earlier step failed".to_owned());
+        }
+        self.status.finished_at = Some(now());
+        self.status.message = Some(message::summary(&self.run.spec, &self.status));
+        if self.has_failed() {
+            self.status.state = RunState::Failed;
+            let ignored = super::index::RunEntry::from(&self.with_status()).ignorable;
+            if !ignored && self.run.spec.compensates.is_none() {
+                let undo = undo::undo(&self.run.name_any(), &self.run.spec, &self.status.steps);
+                self.status.compensated_by = undo.map(|spec| super::name_of(&spec));
+            }
+        } else {
+            self.status.state = RunState::Succeeded;
+        }
+        self.save().await
+    }
+
+    fn with_status(&self) -> PhaseRun {
+        PhaseRun { status: Some(self.status.clone()), ..self.run.clone() }
+    }
+
+    /// Writes the status, if it is another than what is stored and this process still is the executor.
+    async fn save(&mut self) -> Result<(), EngineError> {
+        while self.run.status.as_ref() != Some(&self.status) {
+            let patch: Value = json!({
+                "metadata": {"resourceVersion": self.run.resource_version()},
+                "status": self.status,
+            });
+            let name = self.run.name_any();
+            let runs = self.engine.runs();
+            match runs.patch_status(&name, &PatchParams::default(), &Patch::Merge(&patch)).await {
+                Ok(run) => {
+                    self.engine.index.observe(&run);
+                    self.status = run.status.clone().unwrap_or_default();
+                    self.run = run;
+                }
+                Err(error) if is_status(&error, 409) => {
+                    let found = runs.get(&name).await.map_err(EngineError::api("read a run"))?;
+                    self.engine.index.observe(&found);
+                    let theirs = found.status.as_ref();
+                    let open = theirs.is_none_or(|s| s.state.is_open());
+                    let executor = theirs.and_then(|s| s.executor.clone());
+                    let taken = executor.is_some_and(|e| e != self.engine.replicas.own().to_string() && self.engine.replicas.is_alive(&e));
+                    if !open || taken {
+                        return Err(EngineError::Lost { run: name });
+                    }
+                    self.run.metadata.resource_version = found.resource_version();
+                    self.run.status = found.status;
+                }
+                Err(error) => return Err(EngineError::api("write down how far a run is")(error)),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// An applier that outlives the borrow of its execution.
+struct OwnedApplier {
+    engine: Arc<Engine>,
+    account: ServiceAccount,
+    run: PhaseRun,
+    resource: String,
+}
+
+impl OwnedApplier {
+    fn get(&self) -> Applier<'_> {
+        Applier {
+            client: &self.engine.client,
+            kinds: &self.engine.kinds,
+            account: self.account.clone(),
+            target: &self.run.spec.target,
+            resource: &self.resource,
+        }
+    }
+}
+
+fn layout(resources: &[RunResource]) -> Vec<(usize, Option<usize>)> {
+    let of_resource = |(index, resource): (usize, &RunResource)| {
+        let steps = (0..resource.steps.len()).map(Some).chain(resource.delete_applied.then_some(None));
+        steps.map(move |step| (index, step)).collect::<Vec<_>>()
+    };
+    resources.iter().enumerate().flat_map(of_resource).collect()
+}
+
+fn pending(resource: &RunResource, step: Option<usize>) -> StepStatus {
+    let (step, kind) = match step.map(|s| &resource.steps[s]) {
+        None => (DELETE_APPLIED.to_owned(), StepKind::DeleteApplied),
+        Some(step) if step.apply.is_some() => (step.name.clone(), StepKind::Apply),
+        Some(step) => (step.name.clone(), StepKind::Script),
+    };
+    StepStatus { resource: resource.name.clone(), step, kind, ..StepStatus::default() }
+}
+
+/// The moment, to the microsecond that the API server keeps.
+pub(super) fn now() -> MicroTime {
+    let now = Timestamp::now();
+    MicroTime(Timestamp::from_microsecond(now.as_microsecond()).unwrap_or(now))
+}
+
+/// What a set of runs applied.
+pub(super) fn applied<'a>(
+    runs: impl Iterator<Item = &'a super::index::RunEntry>,
+    resource: &str,
+    step: Option<&str>,
+) -> BTreeSet<ObjectRef> {
+    runs.flat_map(|run| &run.applied)
+        .filter(|(r, s, _)| r == resource && step.is_none_or(|step| s == step))
+        .map(|(_, _, object)| object.clone())
+        .collect()
+}

@@ -1,0 +1,282 @@
+//! What this replica knows of every run: a summary of each, fed by a watch and by this replica's own writes.
+//!
+//! Tens of thousands of ended runs fit in memory because the snapshots and workflows stay in the API server.
+
+use crate::api::{Admitted, ObjectRef, Phase, PhaseRun, RunState, StepState, TargetRef};
+use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, PoisonError, RwLock};
+use tokio::sync::watch;
+
+/// What decisions about a run need of it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RunEntry {
+    pub name: String,
+    pub resource_version: String,
+    pub phase: Option<Phase>,
+    pub key: String,
+    pub attempt: u32,
+    pub target: TargetRef,
+    pub timeout_seconds: u32,
+    pub routing_key: Option<String>,
+    pub requested_by: Option<String>,
+    pub compensates: Option<String>,
+    /// A hash of the spec that the target has after the change.
+    pub spec_hash: String,
+    pub created_at: Option<Timestamp>,
+    pub state: RunState,
+    pub executor: Option<String>,
+    pub started_at: Option<Timestamp>,
+    pub finished_at: Option<Timestamp>,
+    pub message: Option<String>,
+    pub admitted: Option<Admitted>,
+    pub reported: bool,
+    pub compensated_by: Option<String>,
+    /// `RESOURCE/STEP` that runs now, its place and how many there are.
+    pub current: Option<(String, usize, usize)>,
+    /// Resource, step and output.
+    pub outputs: Vec<(String, String, String)>,
+    /// Resource, step and object.
+    pub applied: Vec<(String, String, ObjectRef)>,
+    /// The resources whose `failurePolicy` lets a change through though the phase failed.
+    pub ignorable: bool,
+}
+
+impl RunEntry {
+    /// The UID of the object that the run is known to be of.
+    pub fn uid(&self) -> Option<&str> {
+        self.admitted.as_ref().map(|a| a.uid.as_str()).or(self.target.uid.as_deref())
+    }
+}
+
+impl From<&PhaseRun> for RunEntry {
+    fn from(run: &PhaseRun) -> Self {
+        let status = run.status.clone().unwrap_or_default();
+        let moment = |time: &Option<k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime>| time.as_ref().map(|t| t.0);
+        let current = status.steps.iter().position(|s| s.state == StepState::Running).map(|at| {
+            (format!("{}/{}", status.steps[at].resource, status.steps[at].step), at + 1, status.steps.len())
+        });
+        let steps = || status.steps.iter();
+        let failing = steps().filter(|s| s.state == StepState::Failed).map(|s| &s.resource);
+        let ignorable = failing.clone().next().is_some()
+            && failing.into_iter().all(|name| {
+                run.spec
+                    .resources
+                    .iter()
+                    .any(|r| r.name == *name && r.failure_policy == crate::api::FailurePolicy::Ignore)
+            });
+        Self {
+            name: run.name_any(),
+            resource_version: run.resource_version().unwrap_or_default(),
+            phase: Some(run.spec.phase),
+            key: run.spec.key.clone(),
+            attempt: run.spec.attempt,
+            target: run.spec.target.clone(),
+            timeout_seconds: run.spec.timeout_seconds,
+            routing_key: run.spec.routing_key.clone(),
+            requested_by: run.spec.requested_by.clone(),
+            compensates: run.spec.compensates.clone(),
+            spec_hash: crate::plan::key::hash(&run.spec.object["spec"]),
+            created_at: run.metadata.creation_timestamp.as_ref().map(|t| t.0),
+            state: status.state,
+            executor: status.executor.clone(),
+            started_at: moment(&status.started_at),
+            finished_at: moment(&status.finished_at),
+            message: status.message.clone(),
+            admitted: status.admitted.clone(),
+            reported: status.reported_at.is_some(),
+            compensated_by: status.compensated_by.clone(),
+            current,
+            outputs: steps()
+                .flat_map(|s| s.outputs.iter().map(|o| (s.resource.clone(), s.step.clone(), o.clone())))
+                .collect(),
+            applied: steps()
+                .flat_map(|s| s.applied.iter().map(|o| (s.resource.clone(), s.step.clone(), o.clone())))
+                .collect(),
+            ignorable,
+        }
+    }
+}
+
+#[derive(Default)]
+struct Entries {
+    by_name: HashMap<String, Arc<RunEntry>>,
+    by_key: HashMap<String, BTreeMap<u32, String>>,
+    by_target: HashMap<(String, String), BTreeSet<String>>,
+}
+
+/// Every run that is known, and a way to wait for news of them.
+pub struct RunIndex {
+    entries: RwLock<Entries>,
+    changed: watch::Sender<u64>,
+}
+
+impl Default for RunIndex {
+    fn default() -> Self {
+        Self { entries: RwLock::default(), changed: watch::channel(0).0 }
+    }
+}
+
+impl RunIndex {
+    /// Takes in a run as it was read. What is older than what is known is passed over.
+    pub fn observe(&self, run: &PhaseRun) -> Arc<RunEntry> {
+        let entry = Arc::new(RunEntry::from(run));
+        {
+            let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
+            if let Some(known) = entries.by_name.get(&entry.name)
+                && version(&known.resource_version) > version(&entry.resource_version)
+            {
+                return known.clone();
+            }
+            entries.by_key.entry(entry.key.clone()).or_default().insert(entry.attempt, entry.name.clone());
+            let target = (entry.target.namespace.clone(), entry.target.name.clone());
+            entries.by_target.entry(target).or_default().insert(entry.name.clone());
+            entries.by_name.insert(entry.name.clone(), entry.clone());
+        }
+        self.changed.send_modify(|n| *n += 1);
+        entry
+    }
+
+    /// Forgets a run that was deleted.
+    pub fn forget(&self, name: &str) {
+        {
+            let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
+            let Some(entry) = entries.by_name.remove(name) else { return };
+            if let Some(attempts) = entries.by_key.get_mut(&entry.key) {
+                attempts.remove(&entry.attempt);
+                if attempts.is_empty() {
+                    entries.by_key.remove(&entry.key);
+                }
+            }
+            let target = (entry.target.namespace.clone(), entry.target.name.clone());
+            if let Some(names) = entries.by_target.get_mut(&target) {
+                names.remove(name);
+                if names.is_empty() {
+                    entries.by_target.remove(&target);
+                }
+            }
+        }
+        self.changed.send_modify(|n| *n += 1);
+    }
+
+    /// Forgets every run that a fresh list no longer has.
+    pub fn retain(&self, listed: &BTreeSet<String>) {
+        let gone: Vec<String> = {
+            let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
+            entries.by_name.keys().filter(|name| !listed.contains(*name)).cloned().collect()
+        };
+        gone.iter().for_each(|name| self.forget(name));
+    }
+
+    pub fn get(&self, name: &str) -> Option<Arc<RunEntry>> {
+        self.entries.read().unwrap_or_else(PoisonError::into_inner).by_name.get(name).cloned()
+    }
+
+    /// The newest attempt of a key.
+    pub fn latest(&self, key: &str) -> Option<Arc<RunEntry>> {
+        let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
+        let (_, name) = entries.by_key.get(key)?.last_key_value()?;
+        entries.by_name.get(name).cloned()
+    }
+
+    /// Every run of a target's name, oldest first, of whatever UID.
+    pub fn of_name(&self, namespace: &str, name: &str) -> Vec<Arc<RunEntry>> {
+        let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
+        let names = entries.by_target.get(&(namespace.to_owned(), name.to_owned()));
+        let mut runs: Vec<_> = names.into_iter().flatten().filter_map(|n| entries.by_name.get(n).cloned()).collect();
+        runs.sort_by_key(|run| (run.started_at.or(run.created_at), run.attempt));
+        runs
+    }
+
+    /// Every run of one object, oldest first; those of creates that were never stored are not of it.
+    pub fn of_target(&self, target: &TargetRef) -> Vec<Arc<RunEntry>> {
+        let mut runs = self.of_name(&target.namespace, &target.name);
+        runs.retain(|run| run.uid().is_some() && run.uid() == target.uid.as_deref());
+        runs
+    }
+
+    /// Every run that matches.
+    pub fn filter(&self, matches: impl Fn(&RunEntry) -> bool) -> Vec<Arc<RunEntry>> {
+        let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
+        entries.by_name.values().filter(|entry| matches(entry)).cloned().collect()
+    }
+
+    pub fn len(&self) -> usize {
+        self.entries.read().unwrap_or_else(PoisonError::into_inner).by_name.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Tells of every change of any run.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.changed.subscribe()
+    }
+
+    /// Waits until `done` finds what it looks for in the newest entry of `name`. Ends only with that.
+    pub async fn wait_for<T>(&self, name: &str, done: impl Fn(Option<&RunEntry>) -> Option<T>) -> T {
+        let mut changes = self.changes();
+        loop {
+            if let Some(found) = done(self.get(name).as_deref()) {
+                return found;
+            }
+            if changes.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+}
+
+/// Resource versions of one kind can be compared as numbers (KEP-5504).
+fn version(resource_version: &str) -> u64 {
+    resource_version.parse().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::{PhaseRunSpec, PhaseRunStatus};
+    use serde_json::json;
+
+    fn run(name: &str, attempt: u32, version: &str, state: RunState) -> PhaseRun {
+        let spec = PhaseRunSpec {
+            phase: Phase::PreCreate,
+            target: TargetRef { namespace: "shop".into(), name: "x".into(), ..TargetRef::default() },
+            key: "k".into(),
+            attempt,
+            requested_by: None,
+            routing_key: None,
+            compensates: None,
+            timeout_seconds: 1,
+            resources: vec![],
+            object: json!({}),
+            old_object: None,
+        };
+        let mut run = PhaseRun::new(name, spec);
+        run.metadata.resource_version = Some(version.into());
+        run.status = Some(PhaseRunStatus { state, ..PhaseRunStatus::default() });
+        run
+    }
+
+    #[test]
+    fn news_that_come_late_do_not_undo_what_is_known() {
+        let index = RunIndex::default();
+        index.observe(&run("r-1", 1, "10", RunState::Succeeded));
+        index.observe(&run("r-1", 1, "9", RunState::Running));
+        assert_eq!(index.get("r-1").unwrap().state, RunState::Succeeded);
+    }
+
+    #[test]
+    fn the_latest_attempt_of_a_key_is_found_until_it_is_forgotten() {
+        let index = RunIndex::default();
+        index.observe(&run("r-2", 2, "2", RunState::Running));
+        index.observe(&run("r-1", 1, "1", RunState::Failed));
+        assert_eq!(index.latest("k").unwrap().name, "r-2");
+        index.forget("r-2");
+        assert_eq!(index.latest("k").unwrap().name, "r-1");
+        index.retain(&BTreeSet::new());
+        assert!(index.is_empty() && index.latest("k").is_none());
+    }
+}

@@ -1,0 +1,206 @@
+//! The life of a run as pure rules: what a request for its change does, and what becomes of it afterwards.
+
+use super::index::RunEntry;
+use crate::api::RunState;
+use crate::plan::timing;
+use k8s_openapi::jiff::Timestamp;
+use std::time::Duration;
+
+/// How long a failure that no client has heard of is told to the next one, rather than tried again.
+pub const FAILURE_TTL: Duration = Duration::from_secs(60);
+
+/// What a request for a change does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Begin this attempt.
+    Start { attempt: u32 },
+    /// Wait for this run, which is open.
+    Join { run: String },
+    /// The run has succeeded: let the request through on its strength.
+    Reuse { run: String },
+    /// The run has failed and nobody was told.
+    Report { run: String },
+    /// An earlier attempt is being undone; wait for that first.
+    AwaitUndo { undo: String },
+}
+
+/// What a request does, given the newest run of its key and the run that undoes that one.
+pub fn next(latest: Option<&RunEntry>, undo: Option<&RunEntry>, now: Timestamp) -> Next {
+    let Some(latest) = latest else { return Next::Start { attempt: 1 } };
+    let run = latest.name.clone();
+    let again = || match (&latest.compensated_by, undo) {
+        (Some(name), None) => Next::AwaitUndo { undo: name.clone() },
+        (Some(name), Some(undo)) if undo.state.is_open() => Next::AwaitUndo { undo: name.clone() },
+        _ => Next::Start { attempt: latest.attempt + 1 },
+    };
+    match latest.state {
+        RunState::Pending | RunState::Running => Next::Join { run },
+        RunState::Succeeded => Next::Reuse { run },
+        RunState::Failed if latest.ignorable => Next::Reuse { run },
+        RunState::Failed if !latest.reported && since(latest.finished_at, now) < FAILURE_TTL => Next::Report { run },
+        // A deletion that is under way runs its pre-delete no second time, however often it is asked for.
+        RunState::Committed if latest.phase == Some(crate::api::Phase::PreDelete) => Next::Reuse { run },
+        RunState::Failed | RunState::Committed | RunState::Abandoned | RunState::Compensated => again(),
+    }
+}
+
+/// What a finished pre-phase has come to, given the target as it is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// Its change is stored.
+    Committed,
+    /// Its change was not stored in time.
+    Abandoned,
+    /// Too early to say; look again after this long.
+    Undecided(Duration),
+}
+
+/// The target as it is stored.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stored {
+    pub uid: String,
+    pub generation: i64,
+    pub spec_hash: String,
+    pub deleting: bool,
+}
+
+/// What became of a pre-phase's change. `run` has succeeded, or failed under `failurePolicy: Ignore`.
+pub fn fate(run: &RunEntry, stored: Option<&Stored>, now: Timestamp, grace: Duration) -> Fate {
+    use crate::api::Phase::{PreCreate, PreDelete, PreUpdate};
+    let committed = match (run.phase, &run.admitted, stored) {
+        // The object was there when the deletion was admitted; that it is gone now is the deletion.
+        (Some(PreDelete), Some(admitted), Some(stored)) => stored.uid != admitted.uid || stored.deleting,
+        (Some(PreDelete), Some(_), None) => true,
+        (Some(PreCreate), Some(admitted), Some(stored)) if run.target.uid.is_none() => admitted.uid == stored.uid,
+        (Some(PreCreate | PreUpdate), Some(admitted), Some(stored)) => {
+            admitted.uid == stored.uid
+                && (stored.generation > admitted.generation
+                    || (stored.generation == admitted.generation && stored.spec_hash == run.spec_hash))
+        }
+        _ => false,
+    };
+    if committed {
+        return Fate::Committed;
+    }
+    let limit = Duration::from_secs(run.timeout_seconds.into());
+    let ran = run.started_at.map_or(Duration::ZERO, |started| since(Some(started), run.finished_at.unwrap_or(now)));
+    let admitted_at = run.admitted.as_ref().and_then(|a| a.at.as_ref()).map(|t| t.0);
+    let waits = timing::commit_grace(limit, ran, admitted_at.is_some(), grace);
+    let waited = since(admitted_at.or(run.finished_at), now);
+    if waited >= waits { Fate::Abandoned } else { Fate::Undecided(waits - waited) }
+}
+
+/// The time from `moment` to `now`, nothing where it is unknown or later.
+pub fn since(moment: Option<Timestamp>, now: Timestamp) -> Duration {
+    moment.and_then(|m| Duration::try_from(now.duration_since(m)).ok()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::{Admitted, Phase, TargetRef};
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+
+    const GRACE: Duration = Duration::from_secs(40);
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn run(state: RunState) -> RunEntry {
+        RunEntry {
+            name: "r-1".into(),
+            attempt: 1,
+            phase: Some(Phase::PreCreate),
+            state,
+            timeout_seconds: 30,
+            started_at: Some(at(0)),
+            finished_at: (!state.is_open()).then(|| at(10)),
+            spec_hash: "s".into(),
+            ..RunEntry::default()
+        }
+    }
+
+    fn admitted(mut run: RunEntry, uid: &str, generation: i64, second: i64) -> RunEntry {
+        run.admitted = Some(Admitted { uid: uid.into(), generation, at: Some(MicroTime(at(second))) });
+        run
+    }
+
+    fn stored(uid: &str, generation: i64, spec: &str) -> Stored {
+        Stored { uid: uid.into(), generation, spec_hash: spec.into(), deleting: false }
+    }
+
+    #[test]
+    fn the_first_request_starts_and_the_others_join() {
+        assert_eq!(next(None, None, at(0)), Next::Start { attempt: 1 });
+        assert_eq!(next(Some(&run(RunState::Pending)), None, at(0)), Next::Join { run: "r-1".into() });
+        assert_eq!(next(Some(&run(RunState::Running)), None, at(0)), Next::Join { run: "r-1".into() });
+        assert_eq!(next(Some(&run(RunState::Succeeded)), None, at(99)), Next::Reuse { run: "r-1".into() });
+    }
+
+    #[test]
+    fn a_failure_is_told_once_and_not_for_ever() {
+        let mut failed = run(RunState::Failed);
+        assert_eq!(next(Some(&failed), None, at(11)), Next::Report { run: "r-1".into() });
+        assert_eq!(next(Some(&failed), None, at(71)), Next::Start { attempt: 2 });
+        failed.reported = true;
+        assert_eq!(next(Some(&failed), None, at(11)), Next::Start { attempt: 2 });
+    }
+
+    #[test]
+    fn a_new_attempt_waits_until_the_last_one_is_undone() {
+        let mut failed = run(RunState::Failed);
+        failed.reported = true;
+        failed.compensated_by = Some("u-1".into());
+        assert_eq!(next(Some(&failed), None, at(11)), Next::AwaitUndo { undo: "u-1".into() });
+        assert_eq!(next(Some(&failed), Some(&run(RunState::Running)), at(11)), Next::AwaitUndo { undo: "u-1".into() });
+        assert_eq!(next(Some(&failed), Some(&run(RunState::Succeeded)), at(11)), Next::Start { attempt: 2 });
+        assert_eq!(next(Some(&failed), Some(&run(RunState::Failed)), at(11)), Next::Start { attempt: 2 });
+    }
+
+    #[test]
+    fn the_same_change_after_it_was_stored_is_a_new_one_but_not_a_deletion() {
+        assert_eq!(next(Some(&run(RunState::Committed)), None, at(11)), Next::Start { attempt: 2 });
+        let deletion = RunEntry { phase: Some(Phase::PreDelete), ..run(RunState::Committed) };
+        assert_eq!(next(Some(&deletion), None, at(11)), Next::Reuse { run: "r-1".into() });
+    }
+
+    #[test]
+    fn a_create_is_committed_by_the_uid_that_was_admitted_last() {
+        let run = admitted(run(RunState::Succeeded), "b", 1, 11);
+        assert_eq!(fate(&run, Some(&stored("b", 1, "s")), at(12), GRACE), Fate::Committed);
+        assert_eq!(fate(&run, Some(&stored("a", 1, "s")), at(12), GRACE), Fate::Undecided(Duration::from_secs(39)));
+        assert_eq!(fate(&run, Some(&stored("a", 1, "s")), at(51), GRACE), Fate::Abandoned);
+        assert_eq!(fate(&run, None, at(51), GRACE), Fate::Abandoned);
+    }
+
+    #[test]
+    fn an_update_is_committed_by_generation_and_spec() {
+        let update = RunEntry {
+            phase: Some(Phase::PreUpdate),
+            target: TargetRef { uid: Some("a".into()), ..TargetRef::default() },
+            ..run(RunState::Succeeded)
+        };
+        let update = admitted(update, "a", 3, 11);
+        assert_eq!(fate(&update, Some(&stored("a", 3, "s")), at(12), GRACE), Fate::Committed);
+        assert_eq!(fate(&update, Some(&stored("a", 4, "t")), at(12), GRACE), Fate::Committed);
+        assert!(matches!(fate(&update, Some(&stored("a", 2, "s")), at(12), GRACE), Fate::Undecided(_)));
+        assert_eq!(fate(&update, Some(&stored("a", 3, "t")), at(60), GRACE), Fate::Abandoned);
+    }
+
+    #[test]
+    fn a_deletion_is_committed_when_the_object_goes() {
+        let deletion = admitted(RunEntry { phase: Some(Phase::PreDelete), ..run(RunState::Succeeded) }, "a", 1, 11);
+        assert_eq!(fate(&deletion, None, at(12), GRACE), Fate::Committed);
+        let going = Stored { deleting: true, ..stored("a", 2, "s") };
+        assert_eq!(fate(&deletion, Some(&going), at(12), GRACE), Fate::Committed);
+        assert!(matches!(fate(&deletion, Some(&stored("a", 1, "s")), at(12), GRACE), Fate::Undecided(_)));
+    }
+
+    #[test]
+    fn a_client_that_was_told_to_come_again_is_waited_for() {
+        let unadmitted = run(RunState::Succeeded);
+        assert!(matches!(fate(&unadmitted, None, at(55), GRACE), Fate::Undecided(_)));
+        assert_eq!(fate(&unadmitted, None, at(90), GRACE), Fate::Abandoned);
+    }
+}

@@ -1,0 +1,172 @@
+//! Which processes of Sluice are alive: each renews a Lease of its own, named after its pod.
+//!
+//! A run says which process executes it. Where that one's Lease is no longer renewed, or another process holds the
+//! pod's Lease, the run is an orphan and another replica goes on with it.
+
+use super::error::EngineError;
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, OwnerReference};
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams};
+use kube::{Api, Client, ResourceExt};
+use std::collections::HashMap;
+use std::sync::{PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+/// How often a process renews its Lease.
+pub const RENEW_EVERY: Duration = Duration::from_secs(2);
+/// After this long without a renewal a process counts as gone.
+pub const GONE_AFTER: Duration = Duration::from_secs(8);
+/// The label that these Leases carry, so that they can be watched alone.
+pub const COMPONENT: &str = "sluice.dev/replica";
+
+/// One process: the pod that it runs in and a part that is new with every start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    pub pod: String,
+    pub process: String,
+}
+
+impl Identity {
+    pub fn new(pod: impl Into<String>, process: impl Into<String>) -> Self {
+        Self { pod: pod.into(), process: process.into() }
+    }
+}
+
+impl std::fmt::Display for Identity {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.pod, self.process)
+    }
+}
+
+struct Seen {
+    holder: String,
+    renewed: Option<Timestamp>,
+    /// By this process's own clock, so that clocks need not agree.
+    at: Instant,
+}
+
+/// What was seen of every replica's Lease.
+pub struct Replicas {
+    own: Identity,
+    started: Instant,
+    seen: RwLock<HashMap<String, Seen>>,
+}
+
+impl Replicas {
+    pub fn new(own: Identity) -> Self {
+        Self { own, started: Instant::now(), seen: RwLock::default() }
+    }
+
+    pub fn own(&self) -> &Identity {
+        &self.own
+    }
+
+    pub fn observe(&self, lease: &Lease) {
+        let Some(spec) = &lease.spec else { return };
+        let (holder, renewed) = (spec.holder_identity.clone().unwrap_or_default(), spec.renew_time.as_ref().map(|t| t.0));
+        let mut seen = self.seen.write().unwrap_or_else(PoisonError::into_inner);
+        match seen.get(&lease.name_any()) {
+            Some(known) if known.holder == holder && known.renewed == renewed => {}
+            _ => {
+                seen.insert(lease.name_any(), Seen { holder, renewed, at: Instant::now() });
+            }
+        }
+    }
+
+    pub fn forget(&self, lease: &str) {
+        self.seen.write().unwrap_or_else(PoisonError::into_inner).remove(lease);
+    }
+
+    /// Whether the process that calls itself `executor` may still be at work.
+    pub fn is_alive(&self, executor: &str) -> bool {
+        if executor == self.own.to_string() {
+            return true;
+        }
+        let pod = executor.split_once('/').map_or(executor, |(pod, _)| pod);
+        // Another process in the same pod is this one's predecessor.
+        if pod == self.own.pod {
+            return false;
+        }
+        match self.seen.read().unwrap_or_else(PoisonError::into_inner).get(&lease_name(pod)) {
+            Some(seen) => seen.holder == executor && seen.at.elapsed() < GONE_AFTER,
+            // The watch may not have shown it yet.
+            None => self.started.elapsed() < RENEW_EVERY * 2,
+        }
+    }
+}
+
+/// The name of a pod's Lease.
+pub fn lease_name(pod: &str) -> String {
+    format!("replica-{pod}")
+}
+
+/// Renews this process's Lease for as long as the future is polled.
+pub async fn keep_alive(client: Client, namespace: &str, own: &Identity, pod_uid: Option<String>) {
+    let leases: Api<Lease> = Api::namespaced(client, namespace);
+    let mut ticks = tokio::time::interval(RENEW_EVERY);
+    loop {
+        ticks.tick().await;
+        let lease = lease(own, pod_uid.clone());
+        let renew = leases.patch(&lease_name(&own.pod), &PatchParams::apply(crate::api::labels::MANAGER).force(), &Patch::Apply(&lease));
+        match tokio::time::timeout(RENEW_EVERY, renew).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => tracing::warn!(error = &error as &dyn std::error::Error, "the replica's lease was not renewed"),
+            Err(_) => tracing::warn!("the replica's lease was not renewed in time"),
+        }
+    }
+}
+
+/// Gives the Lease up, so that others go on with this process's runs at once.
+pub async fn leave(client: Client, namespace: &str, own: &Identity) -> Result<(), EngineError> {
+    let leases: Api<Lease> = Api::namespaced(client, namespace);
+    match leases.delete(&lease_name(&own.pod), &DeleteParams::default()).await {
+        Ok(_) => Ok(()),
+        Err(error) if super::error::is_status(&error, 404) => Ok(()),
+        Err(error) => Err(EngineError::api("give the replica's lease up")(error)),
+    }
+}
+
+fn lease(own: &Identity, pod_uid: Option<String>) -> Lease {
+    let owner = pod_uid.map(|uid| OwnerReference {
+        api_version: "v1".to_owned(),
+        kind: "Pod".to_owned(),
+        name: own.pod.clone(),
+        uid,
+        ..OwnerReference::default()
+    });
+    Lease {
+        metadata: ObjectMeta {
+            name: Some(lease_name(&own.pod)),
+            labels: Some([(COMPONENT.to_owned(), "true".to_owned())].into()),
+            owner_references: owner.map(|owner| vec![owner]),
+            ..ObjectMeta::default()
+        },
+        spec: Some(LeaseSpec {
+            holder_identity: Some(own.to_string()),
+            lease_duration_seconds: Some(GONE_AFTER.as_secs() as i32),
+            renew_time: Some(MicroTime(Timestamp::now())),
+            ..LeaseSpec::default()
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_restarted_container_knows_that_its_predecessor_is_gone() {
+        let replicas = Replicas::new(Identity::new("a", "2"));
+        assert!(replicas.is_alive("a/2"));
+        assert!(!replicas.is_alive("a/1"));
+    }
+
+    #[test]
+    fn another_pod_lives_while_its_lease_names_the_process() {
+        let replicas = Replicas::new(Identity::new("a", "1"));
+        replicas.observe(&lease(&Identity::new("b", "2"), None));
+        assert!(replicas.is_alive("b/2"));
+        assert!(!replicas.is_alive("b/1"));
+    }
+}

@@ -1,0 +1,240 @@
+//! The `script` step: a pod for each resource of a run, an agent in it, and a connection that may break.
+
+use super::error::{EngineError, StepError, is_status};
+use super::pod_template::{self, AGENT_DIRECTORY, PodContext};
+use crate::agent::client::{Session, SessionError};
+use crate::agent::protocol::{RunStep, StepResult};
+use crate::api::{PhaseRun, RunResource, labels};
+use crate::plan::pod::{self, PodState};
+use futures::{StreamExt, TryStreamExt};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{AttachParams, AttachedProcess, DeleteParams, ListParams, PostParams};
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Api, Client, Resource, ResourceExt};
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+use tokio::sync::Mutex;
+
+/// How often a pod that ran and was lost is replaced, without counting as a retry of the step.
+const LOST_PODS: u32 = 3;
+/// The pause before a broken connection is made again.
+const RECONNECT_AFTER: Duration = Duration::from_millis(500);
+
+/// What pods are made from.
+pub struct PodSettings {
+    pub own_namespace: String,
+    pub agent_image: String,
+    pub image_pull_policy: Option<String>,
+}
+
+/// The pod of one resource of a run; made when its first script begins.
+pub struct StepPod {
+    client: Client,
+    pods: Api<Pod>,
+    namespace: String,
+    settings: Arc<PodSettings>,
+    run: PhaseRun,
+    resource: RunResource,
+    index: usize,
+    connected: Mutex<Connected>,
+    /// What the pod waits for, told where time runs out.
+    waits_for: std::sync::Mutex<Option<String>>,
+}
+
+#[derive(Default)]
+struct Connected {
+    /// Counts the pods that were lost.
+    lost: u32,
+    session: Option<Arc<Connection>>,
+}
+
+/// A session and the exec that carries it.
+struct Connection {
+    session: Session,
+    process: AttachedProcess,
+}
+
+impl StepPod {
+    pub fn new(client: Client, settings: Arc<PodSettings>, run: &PhaseRun, index: usize) -> Self {
+        let resource = run.spec.resources[index].clone();
+        let namespace = resource.runner.namespace.clone().unwrap_or_else(|| settings.own_namespace.clone());
+        Self {
+            pods: Api::namespaced(client.clone(), &namespace),
+            client,
+            namespace,
+            settings,
+            run: run.clone(),
+            resource,
+            index,
+            connected: Mutex::default(),
+            waits_for: std::sync::Mutex::default(),
+        }
+    }
+
+    /// Runs a step, or joins it where the agent knows it already. Ends only with a result or where none can come.
+    pub async fn run(&self, step: &RunStep) -> Result<StepResult, StepError> {
+        loop {
+            let connection = self.connection().await?;
+            match connection.session.run(step.clone()).await {
+                Ok(result) => return Ok(result),
+                Err(SessionError::Broken { reason }) => {
+                    tracing::debug!(run = %self.run.name_any(), step = %step.id.step, reason, "the connection to the step pod broke");
+                    self.disconnect(&connection).await;
+                    tokio::time::sleep(RECONNECT_AFTER).await;
+                }
+                Err(error) => return Err(StepError::Failed(error.to_string())),
+            }
+        }
+    }
+
+    /// What the pod waits for, where it has not begun.
+    pub fn waits_for(&self) -> Option<String> {
+        self.waits_for.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set_waits_for(&self, what: Option<String>) {
+        *self.waits_for.lock().unwrap_or_else(PoisonError::into_inner) = what;
+    }
+
+    async fn disconnect(&self, broken: &Arc<Connection>) {
+        let mut connected = self.connected.lock().await;
+        if connected.session.as_ref().is_some_and(|current| Arc::ptr_eq(current, broken)) {
+            connected.session = None;
+        }
+        broken.process.abort();
+    }
+
+    async fn connection(&self) -> Result<Arc<Connection>, StepError> {
+        let mut connected = self.connected.lock().await;
+        if let Some(connection) = &connected.session {
+            return Ok(connection.clone());
+        }
+        loop {
+            let name = format!("{}-{}-{}", self.run.name_any(), self.index, connected.lost);
+            let existed = self.create(&name).await?;
+            let was_running = match self.await_running(&name).await {
+                Ok(()) => true,
+                // A pod found broken had been running once, as far as this process can tell.
+                Err(reason) if existed && connected.lost < LOST_PODS => {
+                    tracing::warn!(pod = name, reason, "the step pod was lost; another takes its place");
+                    connected.lost += 1;
+                    continue;
+                }
+                Err(reason) => return Err(StepError::Failed(format!("the step's pod {}/{name} cannot run: {reason}", self.namespace))),
+            };
+            self.set_waits_for(None);
+            match self.connect(&name).await {
+                Ok(connection) => {
+                    let connection = Arc::new(connection);
+                    connected.session = Some(connection.clone());
+                    return Ok(connection);
+                }
+                Err(reason) => {
+                    tracing::debug!(pod = name, reason, "the step pod's agent cannot be reached");
+                    tokio::time::sleep(RECONNECT_AFTER).await;
+                    if was_running && self.is_broken(&name).await? {
+                        if connected.lost >= LOST_PODS {
+                            return Err(StepError::Failed(format!("the step's pod {}/{name} was lost: {reason}", self.namespace)));
+                        }
+                        connected.lost += 1;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Makes the pod; tells whether it was there already.
+    async fn create(&self, name: &str) -> Result<bool, StepError> {
+        let target = &self.run.spec.target;
+        let pod = pod_template::pod(
+            &PodContext {
+                name: name.to_owned(),
+                namespace: &self.namespace,
+                run: &self.run.name_any(),
+                target_namespace: &target.namespace,
+                target_name: &target.name,
+                agent_image: &self.settings.agent_image,
+                image_pull_policy: self.settings.image_pull_policy.as_deref(),
+                timeout_seconds: self.run.spec.timeout_seconds,
+                owner: self.run.owner_ref(&()),
+            },
+            &self.resource,
+        );
+        match self.pods.create(&PostParams::default(), &pod).await {
+            Ok(_) => Ok(false),
+            Err(error) if is_status(&error, 409) => {
+                let found = self.pods.get(name).await.map_err(StepError::api("the step's pod could not be read"))?;
+                if found.labels().get(labels::RUN) == Some(&labels::value(&self.run.name_any())) {
+                    return Ok(true);
+                }
+                Err(StepError::Failed(format!(
+                    "a pod {}/{name} is there that is not this run's: delete it, then make the change again",
+                    self.namespace
+                )))
+            }
+            Err(error) => Err(StepError::api(format!("the step's pod could not be made in namespace {}", self.namespace))(error)),
+        }
+    }
+
+    /// Waits until the agent runs; what stands in its way where it never will.
+    async fn await_running(&self, name: &str) -> Result<(), String> {
+        let config = watcher::Config::default().fields(&format!("metadata.name={name}"));
+        let mut pods = watcher(self.pods.clone(), config).default_backoff().boxed();
+        let mut seen = false;
+        loop {
+            match pods.try_next().await {
+                Ok(Some(watcher::Event::Apply(pod) | watcher::Event::InitApply(pod))) => {
+                    seen = true;
+                    match pod::state(&pod) {
+                        PodState::Running => return Ok(()),
+                        PodState::Broken(reason) => return Err(reason),
+                        PodState::Starting(reason) => self.set_waits_for(reason),
+                    }
+                }
+                Ok(Some(watcher::Event::Delete(_))) => return Err("it was deleted".to_owned()),
+                Ok(Some(watcher::Event::InitDone)) if !seen => return Err("it was deleted".to_owned()),
+                Ok(Some(watcher::Event::Init | watcher::Event::InitDone)) => {}
+                Ok(None) => return Err("the watch of it ended".to_owned()),
+                Err(error) => tracing::debug!(pod = name, error = &error as &dyn std::error::Error, "the watch of a step pod broke"),
+            }
+        }
+    }
+
+    async fn is_broken(&self, name: &str) -> Result<bool, StepError> {
+        let pod = self.pods.get_opt(name).await.map_err(StepError::api("the step's pod could not be read"))?;
+        Ok(pod.is_none_or(|pod| matches!(pod::state(&pod), PodState::Broken(_))))
+    }
+
+    async fn connect(&self, name: &str) -> Result<Connection, String> {
+        let binary = format!("{AGENT_DIRECTORY}/sluice");
+        let command = [binary.as_str(), "agent", "connect", AGENT_DIRECTORY];
+        let params = AttachParams::default().container("main").stdin(true).stdout(true).stderr(false);
+        let mut process = self.pods.exec(name, command, &params).await.map_err(|e| e.to_string())?;
+        let (Some(reader), Some(writer)) = (process.stdout(), process.stdin()) else {
+            return Err("the exec has no streams".to_owned());
+        };
+        let session = Session::start(reader, writer).await.map_err(|e| e.to_string())?;
+        Ok(Connection { session, process })
+    }
+}
+
+/// Deletes every pod of an ended run.
+pub async fn delete_pods(client: &Client, run: &PhaseRun, own_namespace: &str) -> Result<(), EngineError> {
+    let mut namespaces: Vec<&str> = run
+        .spec
+        .resources
+        .iter()
+        .filter(|resource| resource.steps.iter().any(|step| step.script.is_some()))
+        .map(|resource| resource.runner.namespace.as_deref().unwrap_or(own_namespace))
+        .collect();
+    namespaces.sort_unstable();
+    namespaces.dedup();
+    let of_run = ListParams::default().labels(&format!("{}={}", labels::RUN, labels::value(&run.name_any())));
+    for namespace in namespaces {
+        Api::<Pod>::namespaced(client.clone(), namespace)
+            .delete_collection(&DeleteParams::default().grace_period(1), &of_run)
+            .await
+            .map_err(EngineError::api("delete the pods of an ended run"))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,166 @@
+//! What a person reads: what failed, why, and what to do next.
+
+use crate::api::{PhaseRunSpec, PhaseRunStatus, RunState, StepState, StepStatus};
+use std::error::Error;
+use std::time::Duration;
+
+/// The longest message of a denial, in bytes.
+pub const DENIAL_LIMIT: usize = 1024;
+
+/// An error with its causes, each after a colon; a cause that is part of what was said already is not said again.
+pub fn with_causes(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
+/// The beginning of `text`, at most `limit` bytes, cut between characters.
+pub fn cut(text: &str, limit: usize) -> String {
+    if text.len() <= limit {
+        return text.to_owned();
+    }
+    let mut end = limit.saturating_sub('…'.len_utf8());
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    format!("{}…", &text[..end])
+}
+
+/// The end of `text`, at most `limit` bytes, cut between characters.
+pub fn tail(text: &str, limit: usize) -> String {
+    if text.len() <= limit {
+        return text.to_owned();
+    }
+    let mut start = text.len() - limit.saturating_sub('…'.len_utf8());
+    while !text.is_char_boundary(start) {
+        start += 1;
+    }
+    format!("…{}", &text[start..])
+}
+
+/// The step that made a run fail.
+pub fn failed_step(steps: &[StepStatus]) -> Option<&StepStatus> {
+    steps.iter().filter(|step| step.state == StepState::Failed).min_by_key(|step| step.finished_at.clone())
+}
+
+/// One line about how a run ended.
+pub fn summary(run: &PhaseRunSpec, status: &PhaseRunStatus) -> String {
+    if let Some(step) = failed_step(&status.steps) {
+        return cut(&format!("{}: {}", place(run, step), step.message.as_deref().unwrap_or("failed")), 512);
+    }
+    let ran = status.steps.iter().filter(|step| step.state == StepState::Succeeded).count();
+    let skipped = status.steps.len() - ran;
+    let skipped = if skipped == 0 { String::new() } else { format!(", {skipped} skipped") };
+    format!("{ran} step{}{skipped}", if ran == 1 { "" } else { "s" })
+}
+
+fn place(run: &PhaseRunSpec, step: &StepStatus) -> String {
+    let plugin = run.resources.iter().find(|r| r.name == step.resource).map_or("?", |r| r.plugin.as_str());
+    let index = run.resources.iter().find(|r| r.name == step.resource).and_then(|r| r.steps.iter().position(|s| s.name == step.step));
+    let number = index.map_or_else(String::new, |i| format!(" (number {})", i + 1));
+    format!("resource {}, plugin {plugin}, step {}{number}", step.resource, step.step)
+}
+
+/// The denial of a change whose pre-phase failed; at most [`DENIAL_LIMIT`] bytes.
+pub fn denial(name: &str, run: &PhaseRunSpec, status: &PhaseRunStatus, undo: Option<(&str, RunState)>) -> String {
+    let undone = match undo {
+        None => String::new(),
+        Some((undo, RunState::Succeeded)) => format!(" What it had done was undone ({undo})."),
+        Some((undo, RunState::Failed)) => format!(" Undoing what it had done FAILED: kubectl get phaserun {undo} -o yaml."),
+        Some((undo, _)) => format!(" What it had done is being undone ({undo})."),
+    };
+    let head = format!("{} of {} {} failed: {}.", run.phase, run.target.kind, run.target, summary(run, status).trim_end_matches('.'));
+    let foot = format!(
+        "Nothing was stored.{undone} Look: kubectl get phaserun {name} -o yaml. Then mend the cause and make the change again."
+    );
+    let log = failed_step(&status.steps).and_then(|step| step.log.as_deref()).unwrap_or_default().trim_end();
+    let head = cut(&head, DENIAL_LIMIT - foot.len().min(DENIAL_LIMIT / 2) - 2);
+    let room = DENIAL_LIMIT.saturating_sub(head.len() + foot.len() + 20);
+    let text = if log.is_empty() || room < 32 {
+        format!("{head}\n{foot}")
+    } else {
+        format!("{head} It printed:\n{}\n{foot}", tail(log, room))
+    };
+    cut(&text, DENIAL_LIMIT)
+}
+
+/// What a client reads that came for the last time while the phase still ran.
+pub fn still_running(run: &str, phase: &str, target: &str, step: Option<&(String, usize, usize)>, ran_for: Duration) -> String {
+    let at = step.map_or_else(String::new, |(step, index, all)| format!(" at step {step} ({index} of {all})"));
+    cut(
+        &format!(
+            "{phase} of {target} is still running{at}, for {} s now: make the same change again to join it, or follow it with: kubectl get phaserun {run} -w",
+            ran_for.as_secs()
+        ),
+        DENIAL_LIMIT,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::{Phase, RunResource, Step, TargetRef};
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    fn failed(log: &str) -> (PhaseRunSpec, PhaseRunStatus) {
+        let step = Step { name: "branch".into(), ..Step::default() };
+        let run = PhaseRunSpec {
+            phase: Phase::PreCreate,
+            target: TargetRef { kind: "Sandbox".into(), namespace: "shop".into(), name: "x".into(), ..TargetRef::default() },
+            key: "k".into(),
+            attempt: 1,
+            requested_by: None,
+            routing_key: None,
+            compensates: None,
+            timeout_seconds: 1,
+            resources: vec![RunResource { name: "db".into(), plugin: "branch-db".into(), steps: vec![step], ..RunResource::default() }],
+            object: json!({}),
+            old_object: None,
+        };
+        let step = StepStatus {
+            resource: "db".into(),
+            step: "branch".into(),
+            state: StepState::Failed,
+            message: Some("exit code 3".into()),
+            log: Some(log.into()),
+            ..StepStatus::default()
+        };
+        (run, PhaseRunStatus { steps: vec![step], ..PhaseRunStatus::default() })
+    }
+
+    #[test]
+    fn a_denial_says_what_failed_why_and_what_to_do() {
+        let (run, status) = failed("no space left\n");
+        assert_eq!(
+            denial("r-1", &run, &status, Some(("u-1", RunState::Succeeded))),
+            "pre-create of Sandbox shop/x failed: resource db, plugin branch-db, step branch (number 1): exit code 3. It printed:\n\
+             no space left\n\
+             Nothing was stored. What it had done was undone (u-1). Look: kubectl get phaserun r-1 -o yaml. Then mend the cause and make the change again."
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn a_denial_fits_whatever_was_printed(log in ".{0,3000}", message in ".{0,3000}") {
+            let (run, mut status) = failed(&log);
+            status.steps[0].message = Some(message);
+            let text = denial("r-1", &run, &status, None);
+            prop_assert!(text.len() <= DENIAL_LIMIT);
+            prop_assert!(text.contains("make the change again"));
+        }
+
+        #[test]
+        fn a_cut_text_fits(text in ".{0,300}", limit in 8_usize..200) {
+            prop_assert!(cut(&text, limit).len() <= limit.max(3));
+            prop_assert!(tail(&text, limit).len() <= limit.max(3));
+        }
+    }
+}

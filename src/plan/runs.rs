@@ -1,0 +1,326 @@
+//! Which phases a change runs, for which resources: the table of `docs/design.md`, "Which phases a change runs".
+
+use super::key;
+use super::plugins::{Plugins, ResolveError, Resolved};
+use crate::api::{Phase, RunResource, SandboxResource, TargetRef, labels};
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// The time limit of a phase that names none, in seconds.
+pub const DEFAULT_TIMEOUT_SECONDS: u32 = 300;
+
+/// A change of one object, as whole objects. Nothing but `metadata` and `spec` counts.
+#[derive(Clone, Copy, Debug)]
+pub enum Change<'a> {
+    Create { new: &'a Value },
+    Update { old: &'a Value, new: &'a Value },
+    Delete { old: &'a Value },
+}
+
+/// Which half of a change's phases is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// Before the change is admitted.
+    Pre,
+    /// After it has settled.
+    Post,
+}
+
+/// One run that a change asks for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PlannedRun {
+    pub phase: Phase,
+    pub key: String,
+    pub target: TargetRef,
+    pub timeout_seconds: u32,
+    pub resources: Vec<RunResource>,
+    pub object: Value,
+    pub old_object: Option<Value>,
+}
+
+/// Why a change cannot be planned.
+#[derive(Debug, thiserror::Error)]
+pub enum PlanError {
+    #[error("spec.resources[{index}].plugin: {source}")]
+    Plugin { index: usize, source: ResolveError },
+    #[error("spec.resources: {0}")]
+    Shape(#[from] serde_json::Error),
+}
+
+impl Change<'_> {
+    /// The object that the change is of: the new one, or the one that goes.
+    pub fn object(&self) -> &Value {
+        match self {
+            Change::Create { new } | Change::Update { new, .. } => new,
+            Change::Delete { old } => old,
+        }
+    }
+
+    /// Whether phases may run for it at all: not for a change of metadata or status alone, nor of what is being
+    /// deleted.
+    pub fn counts(&self) -> bool {
+        match self {
+            Change::Update { old, new } => {
+                old["spec"] != new["spec"]
+                    && old["metadata"]["deletionTimestamp"].is_null()
+                    && new["metadata"]["deletionTimestamp"].is_null()
+            }
+            Change::Create { .. } | Change::Delete { .. } => true,
+        }
+    }
+}
+
+/// The runs of `side` of `change`, in the order in which they run; none where nothing is to be done.
+///
+/// What can be undone comes first and what cannot last: pre-create of resources that join, pre-update of those that
+/// stay, pre-delete of those that leave; only for a resource whose plugin changes does the old one leave before the
+/// new one joins.
+pub fn plan(change: Change<'_>, side: Side, plugins: &Plugins) -> Result<Vec<PlannedRun>, PlanError> {
+    if !change.counts() {
+        return Ok(Vec::new());
+    }
+    let (old, new) = match change {
+        Change::Create { new } => (Vec::new(), resources(new, plugins)?),
+        Change::Update { old, new } => (resources(old, plugins)?, resources(new, plugins)?),
+        Change::Delete { old } => (resources(old, plugins)?, Vec::new()),
+    };
+    let in_old = |r: &Planned| old.iter().find(|o| o.declared.name == r.declared.name);
+    let in_new = |r: &Planned| new.iter().find(|n| n.declared.name == r.declared.name);
+    let same = |a: &Planned, b: &Planned| a.plugin.name == b.plugin.name;
+
+    let joining = new.iter().filter(|r| in_old(r).is_none());
+    let staying = new.iter().filter(|r| in_old(r).is_some_and(|o| same(o, r)));
+    let leaving = old.iter().filter(|r| !in_new(r).is_some_and(|n| same(n, r)));
+    let replacing = new.iter().filter(|r| in_old(r).is_some_and(|o| !same(o, r)));
+
+    let (create, update, delete) = match side {
+        Side::Pre => (Phase::PreCreate, Phase::PreUpdate, Phase::PreDelete),
+        Side::Post => (Phase::PostCreate, Phase::PostUpdate, Phase::PostDelete),
+    };
+    let stages = [
+        stage(change, create, joining),
+        stage(change, update, staying),
+        stage(change, delete, leaving),
+        stage(change, create, replacing),
+    ];
+    Ok(stages.into_iter().flatten().collect())
+}
+
+/// A resource as the object declares it and the plugin that it means.
+struct Planned {
+    declared: SandboxResource,
+    plugin: Resolved,
+}
+
+fn resources(object: &Value, plugins: &Plugins) -> Result<Vec<Planned>, PlanError> {
+    let latest = latest(object);
+    declared(object)?
+        .into_iter()
+        .enumerate()
+        .map(|(index, declared)| {
+            let plugin = plugins
+                .resolve(&declared.plugin, latest.get(&declared.name).map(String::as_str))
+                .map_err(|source| PlanError::Plugin { index, source })?;
+            Ok(Planned { declared, plugin })
+        })
+        .collect()
+}
+
+/// The resources that an object declares.
+pub fn declared(object: &Value) -> Result<Vec<SandboxResource>, serde_json::Error> {
+    match &object["spec"]["resources"] {
+        Value::Null => Ok(Vec::new()),
+        list => serde::Deserialize::deserialize(list),
+    }
+}
+
+/// What each `@latest` of the object was found to stand for, by resource. A garbled annotation counts as none.
+pub fn latest(object: &Value) -> BTreeMap<String, String> {
+    object["metadata"]["annotations"][labels::LATEST]
+        .as_str()
+        .and_then(|text| serde_json::from_str(text).ok())
+        .unwrap_or_default()
+}
+
+fn stage<'a>(change: Change<'_>, phase: Phase, of: impl Iterator<Item = &'a Planned>) -> Option<PlannedRun> {
+    let resources: Vec<RunResource> = of.filter_map(|r| run_resource(r, phase)).collect();
+    if resources.is_empty() {
+        return None;
+    }
+    let object = snapshot(change.object());
+    let target = target(&object);
+    let timeout_seconds = resources.iter().map(|r| r.timeout_seconds).max().unwrap_or(DEFAULT_TIMEOUT_SECONDS);
+    let old_object = match change {
+        Change::Update { old, .. } => Some(snapshot(old)),
+        Change::Create { .. } | Change::Delete { .. } => None,
+    };
+    let key = key::key(phase, &target, &object, &resources);
+    Some(PlannedRun { phase, key, target, timeout_seconds, resources, object, old_object })
+}
+
+fn run_resource(planned: &Planned, phase: Phase) -> Option<RunResource> {
+    let spec = &planned.plugin.spec;
+    let applies = Phase::ALL.iter().any(|p| spec.workflow(*p).iter().any(|step| step.apply.is_some()));
+    let delete_applied = phase == Phase::PostDelete && applies;
+    let steps = spec.workflow(phase).to_vec();
+    if steps.is_empty() && !delete_applied {
+        return None;
+    }
+    let settings = spec.settings(phase);
+    Some(RunResource {
+        name: planned.declared.name.clone(),
+        plugin: planned.plugin.name.clone(),
+        runner: spec.runner.clone(),
+        params: planned.declared.params.clone(),
+        failure_policy: settings.failure_policy.unwrap_or_default(),
+        timeout_seconds: settings.timeout_seconds.unwrap_or(DEFAULT_TIMEOUT_SECONDS),
+        steps,
+        delete_applied,
+        undo: if phase == Phase::PreCreate { spec.workflow(Phase::PostDelete).to_vec() } else { Vec::new() },
+    })
+}
+
+/// An object without what only the API server needs, so that a run stays small.
+pub fn snapshot(object: &Value) -> Value {
+    let mut object = object.clone();
+    if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+        metadata.remove("managedFields");
+        if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
+            annotations.remove("kubectl.kubernetes.io/last-applied-configuration");
+        }
+    }
+    if let Some(fields) = object.as_object_mut() {
+        fields.remove("status");
+    }
+    object
+}
+
+/// What identifies an object.
+pub fn target(object: &Value) -> TargetRef {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let metadata = &object["metadata"];
+    TargetRef {
+        api_version: text(&object["apiVersion"]),
+        kind: text(&object["kind"]),
+        namespace: text(&metadata["namespace"]),
+        name: text(&metadata["name"]),
+        uid: metadata["uid"].as_str().map(str::to_owned),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::{Apply, ResourcePluginSpec, Step};
+    use rstest::rstest;
+    use serde_json::json;
+
+    fn script() -> Option<Vec<Step>> {
+        Some(vec![Step { name: "s".into(), script: Some("#!/bin/sh\n".into()), ..Step::default() }])
+    }
+
+    fn apply() -> Option<Vec<Step>> {
+        Some(vec![Step { name: "a".into(), apply: Some(Apply::default()), ..Step::default() }])
+    }
+
+    fn plugins() -> Plugins {
+        let all = ResourcePluginSpec {
+            pre_create: script(),
+            post_create: script(),
+            pre_update: script(),
+            post_update: script(),
+            pre_delete: script(),
+            post_delete: script(),
+            ..ResourcePluginSpec::default()
+        };
+        let older = ResourcePluginSpec { create: script(), delete: script(), ..ResourcePluginSpec::default() };
+        let applies = ResourcePluginSpec { pre_create: apply(), ..ResourcePluginSpec::default() };
+        Plugins::new([
+            ("all".to_owned(), all.clone()),
+            ("all.2.0.0".to_owned(), all),
+            ("older".to_owned(), older),
+            ("applies".to_owned(), applies),
+        ])
+    }
+
+    fn object(resources: &[(&str, &str)]) -> Value {
+        let resources: Vec<_> =
+            resources.iter().map(|(name, plugin)| json!({"name": name, "plugin": plugin})).collect();
+        json!({"metadata": {"name": "x", "namespace": "shop", "uid": "u"}, "spec": {"resources": resources}})
+    }
+
+    fn shown(runs: &[PlannedRun]) -> Vec<String> {
+        let names = |r: &PlannedRun| r.resources.iter().map(|r| r.name.clone()).collect::<Vec<_>>().join("+");
+        runs.iter().map(|r| format!("{} {}", r.phase, names(r))).collect()
+    }
+
+    type Resources = &'static [(&'static str, &'static str)];
+
+    #[rstest]
+    #[case::create(None, Some(&[("a", "all"), ("b", "all")] as Resources), &["pre-create a+b"], &["post-create a+b"])]
+    #[case::delete(Some(&[("a", "all")] as Resources), None, &["pre-delete a"], &["post-delete a"])]
+    #[case::joins(Some(&[("a", "all")] as Resources), Some(&[("a", "all"), ("b", "all")] as Resources),
+        &["pre-create b", "pre-update a"], &["post-create b", "post-update a"])]
+    #[case::leaves(Some(&[("a", "all"), ("b", "all")] as Resources), Some(&[("a", "all")] as Resources),
+        &["pre-update a", "pre-delete b"], &["post-update a", "post-delete b"])]
+    #[case::other_version(Some(&[("a", "all")] as Resources), Some(&[("a", "all@2.0.0")] as Resources),
+        &["pre-delete a", "pre-create a"], &["post-delete a", "post-create a"])]
+    #[case::older_names_create(None, Some(&[("a", "older")] as Resources), &["pre-create a"], &[])]
+    #[case::older_names_delete(Some(&[("a", "older")] as Resources), None, &[], &["post-delete a"])]
+    #[case::applied_objects_are_deleted(Some(&[("a", "applies")] as Resources), None, &[], &["post-delete a"])]
+    #[case::nothing(Some(&[("a", "all")] as Resources), Some(&[("a", "all")] as Resources), &[], &[])]
+    fn a_change_runs_its_phases(
+        #[case] old: Option<Resources>,
+        #[case] new: Option<Resources>,
+        #[case] pre: &[&str],
+        #[case] post: &[&str],
+    ) {
+        let (old, new) = (old.map(object), new.map(object));
+        let change = match (&old, &new) {
+            (None, Some(new)) => Change::Create { new },
+            (Some(old), Some(new)) => Change::Update { old, new },
+            (Some(old), None) => Change::Delete { old },
+            (None, None) => unreachable!(),
+        };
+        assert_eq!(shown(&plan(change, Side::Pre, &plugins()).unwrap()), pre);
+        assert_eq!(shown(&plan(change, Side::Post, &plugins()).unwrap()), post);
+    }
+
+    #[test]
+    fn an_update_with_only_create_and_delete_runs_nothing() {
+        let (old, mut new) = (object(&[("a", "older")]), object(&[("a", "older")]));
+        new["spec"]["description"] = json!("changed");
+        assert!(plan(Change::Update { old: &old, new: &new }, Side::Pre, &plugins()).unwrap().is_empty());
+    }
+
+    #[test]
+    fn metadata_status_and_objects_being_deleted_run_nothing() {
+        let old = object(&[("a", "all")]);
+        let mut labelled = old.clone();
+        labelled["metadata"]["labels"] = json!({"a": "b"});
+        labelled["status"] = json!({"observedGeneration": 1});
+        assert!(plan(Change::Update { old: &old, new: &labelled }, Side::Pre, &plugins()).unwrap().is_empty());
+
+        let mut going = object(&[]);
+        going["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+        assert!(plan(Change::Update { old: &old, new: &going }, Side::Pre, &plugins()).unwrap().is_empty());
+    }
+
+    #[test]
+    fn an_unknown_plugin_is_named_with_its_field() {
+        let new = object(&[("a", "all"), ("b", "none")]);
+        let error = plan(Change::Create { new: &new }, Side::Pre, &plugins()).unwrap_err();
+        assert!(
+            error.to_string().starts_with("spec.resources[1].plugin: there is no ResourcePlugin \"none\""),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn latest_stays_what_it_was() {
+        let mut new = object(&[("a", "all@latest")]);
+        new["metadata"]["annotations"] = json!({labels::LATEST: "{\"a\": \"all\"}"});
+        let runs = plan(Change::Create { new: &new }, Side::Pre, &plugins()).unwrap();
+        assert_eq!(runs[0].resources[0].plugin, "all");
+    }
+}

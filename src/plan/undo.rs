@@ -1,0 +1,127 @@
+//! What undoes a pre-phase whose change was never stored.
+
+use super::{key, runs};
+use crate::api::{Phase, PhaseRunSpec, RunResource, StepState, StepStatus};
+
+/// The run that undoes `run`, or none where nothing was begun that could be undone.
+///
+/// A pre-create is undone by the plugin's post-delete workflow and by deleting what was applied; a pre-update is run
+/// again towards what is stored. A pre-delete has nothing to undo: the object stays and stays usable.
+pub fn undo(name: &str, run: &PhaseRunSpec, steps: &[StepStatus]) -> Option<PhaseRunSpec> {
+    let begun = |resource: &&RunResource| {
+        steps.iter().any(|s| s.resource == resource.name && !matches!(s.state, StepState::Pending | StepState::Skipped))
+    };
+    let begun = run.resources.iter().filter(begun);
+    let (phase, resources, object, old_object) = match run.phase {
+        Phase::PreCreate => {
+            let resources: Vec<_> = begun.filter_map(leaving).collect();
+            (Phase::PostDelete, resources, run.object.clone(), None)
+        }
+        Phase::PreUpdate => {
+            let stored = run.old_object.clone()?;
+            let resources = begun.map(|resource| towards(resource, &stored)).collect();
+            (Phase::PreUpdate, resources, stored, Some(run.object.clone()))
+        }
+        _ => return None,
+    };
+    if resources.is_empty() {
+        return None;
+    }
+    Some(PhaseRunSpec {
+        phase,
+        target: run.target.clone(),
+        key: key::of_undo(name),
+        attempt: 1,
+        requested_by: None,
+        routing_key: run.routing_key.clone(),
+        compensates: Some(name.to_owned()),
+        timeout_seconds: run.timeout_seconds,
+        resources,
+        object,
+        old_object,
+    })
+}
+
+fn leaving(resource: &RunResource) -> Option<RunResource> {
+    let delete_applied = resource.steps.iter().any(|step| step.apply.is_some());
+    if resource.undo.is_empty() && !delete_applied {
+        return None;
+    }
+    Some(RunResource { steps: resource.undo.clone(), undo: Vec::new(), delete_applied, ..resource.clone() })
+}
+
+/// The same workflow with the parameters that are stored.
+fn towards(resource: &RunResource, stored: &serde_json::Value) -> RunResource {
+    let declared = runs::declared(stored).unwrap_or_default();
+    let params = declared.into_iter().find(|d| d.name == resource.name).map_or_else(Default::default, |d| d.params);
+    RunResource { params, ..resource.clone() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::{Apply, Step, TargetRef};
+    use serde_json::json;
+
+    fn run(phase: Phase, steps: Vec<Step>, undo: Vec<Step>) -> PhaseRunSpec {
+        PhaseRunSpec {
+            phase,
+            target: TargetRef::default(),
+            key: "k".into(),
+            attempt: 2,
+            requested_by: Some("alice".into()),
+            routing_key: Some("r".into()),
+            compensates: None,
+            timeout_seconds: 9,
+            resources: vec![RunResource { name: "db".into(), steps, undo, ..RunResource::default() }],
+            object: json!({"spec": {"new": true}}),
+            old_object: Some(
+                json!({"spec": {"resources": [{"name": "db", "plugin": "p", "params": {"size": "old"}}]}}),
+            ),
+        }
+    }
+
+    fn script(name: &str) -> Step {
+        Step { name: name.into(), script: Some("#!/bin/sh\n".into()), ..Step::default() }
+    }
+
+    fn ended(state: StepState) -> Vec<StepStatus> {
+        vec![StepStatus { resource: "db".into(), step: "s".into(), state, ..StepStatus::default() }]
+    }
+
+    #[test]
+    fn a_pre_create_is_undone_by_post_delete() {
+        let undone =
+            undo("r-1", &run(Phase::PreCreate, vec![script("s")], vec![script("drop")]), &ended(StepState::Failed));
+        let undone = undone.unwrap();
+        assert_eq!((undone.phase, undone.compensates.as_deref()), (Phase::PostDelete, Some("r-1")));
+        assert_eq!(undone.resources[0].steps, [script("drop")]);
+    }
+
+    #[test]
+    fn applied_objects_are_deleted_though_there_is_no_workflow() {
+        let apply = Step { name: "s".into(), apply: Some(Apply::default()), ..Step::default() };
+        let undone = undo("r-1", &run(Phase::PreCreate, vec![apply], vec![]), &ended(StepState::Succeeded)).unwrap();
+        assert!(undone.resources[0].delete_applied);
+    }
+
+    #[test]
+    fn what_never_began_is_not_undone() {
+        let run = run(Phase::PreCreate, vec![script("s")], vec![script("drop")]);
+        assert_eq!(undo("r-1", &run, &ended(StepState::Skipped)), None);
+        assert_eq!(undo("r-1", &run, &[]), None);
+    }
+
+    #[test]
+    fn a_pre_update_runs_again_towards_what_is_stored() {
+        let run = run(Phase::PreUpdate, vec![script("s")], vec![]);
+        let undone = undo("r-1", &run, &ended(StepState::Succeeded)).unwrap();
+        assert_eq!(Some(&undone.object), run.old_object.as_ref());
+        assert_eq!(undone.resources[0].params["size"], "old");
+    }
+
+    #[test]
+    fn a_pre_delete_has_nothing_to_undo() {
+        assert_eq!(undo("r-1", &run(Phase::PreDelete, vec![script("s")], vec![]), &ended(StepState::Succeeded)), None);
+    }
+}
