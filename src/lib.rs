@@ -1,4 +1,12 @@
-//! Sluice: lifecycle phases for sandboxes.
+//! Sluice: lifecycle phases for sandboxes, run inside the admission of their changes and after they have settled.
+//!
+//! Pure code ([`api`], [`plan`]) knows no client; the edge ([`webhook`], [`engine`], [`controller`], [`certs`]) knows
+//! no rules; [`agent`] runs inside step pods and knows no Kubernetes.
 
+pub mod agent;
 pub mod api;
+pub mod certs;
+pub mod controller;
+pub mod engine;
 pub mod plan;
+pub mod webhook;

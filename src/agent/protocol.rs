@@ -2,7 +2,7 @@
 //!
 //! A step is named by its name and attempt. `Run` for one that the agent knows already joins it, whatever connection
 //! began it; its `Ended` is sent again until `Forget`. So a connection may break anywhere and nothing is lost or run
-//! twice.
+//! twice. A step that has been forgotten is never run again: asking for it once more is answered with an error.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -12,15 +12,22 @@ pub const OUTPUT_LIMIT: usize = 512 * 1024;
 /// What is kept of the end of a script's output, in bytes.
 pub const LOG_LIMIT: usize = 16 * 1024;
 
+/// The longest line that either side accepts, in bytes.
+pub const LINE_LIMIT: usize = 16 * 1024 * 1024;
+/// How often the agent says that it is there.
+pub const ALIVE_SECONDS: u64 = 10;
+/// How long the engine believes in a connection that says nothing.
+pub const SILENCE_SECONDS: u64 = 45;
+
 /// From the engine to the agent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "type")]
 pub enum Command {
     /// Run a step, or join it.
     Run(Box<RunStep>),
-    /// End a step's processes; its `Ended` says so.
+    /// End a step's processes; its `Ended` says so. Changes nothing for a step that ended, or never began.
     Cancel(StepId),
-    /// The result is kept elsewhere; drop it.
+    /// The result is kept elsewhere; drop it, and the step's working directory. Changes nothing while the step runs.
     Forget(StepId),
     /// No step follows: PID 1 may end, with success.
     Exit,
@@ -36,6 +43,9 @@ pub enum Event {
     Ended(Box<StepResult>),
     /// A command could not be understood; the connection goes on.
     Error { message: String },
+    /// Nothing has happened, but the agent is there. Sent every [`ALIVE_SECONDS`], because a connection through the API
+    /// server can be gone without either end being told, and balancers on its way cut those that are idle.
+    Alive,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]

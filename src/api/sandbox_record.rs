@@ -1,4 +1,5 @@
-use super::{TargetRef, schema};
+use super::{PhaseRunSpec, TargetRef, schema};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -16,7 +17,7 @@ use serde_json::Value;
     doc = "What must outlive a sandbox, so that its last phases run though it is gone. Written by Sluice alone.",
     printcolumn(name = "Namespace", type_ = "string", json_path = ".spec.target.namespace"),
     printcolumn(name = "Target", type_ = "string", json_path = ".spec.target.name"),
-    printcolumn(name = "Owed", type_ = "string", json_path = ".spec.owed.runs[*]"),
+    printcolumn(name = "Owed", type_ = "string", json_path = ".spec.owed.runs[*].phase"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[serde(rename_all = "camelCase")]
@@ -30,6 +31,10 @@ pub struct SandboxRecordSpec {
     /// The target as it is stored, as far as was seen.
     #[schemars(schema_with = "schema::any_object")]
     pub stored: Value,
+    /// When the stored spec was last seen to change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schema::time")]
+    pub updated_at: Option<MicroTime>,
     /// The target for which every phase has run; null before post-create has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::optional_object")]
@@ -40,12 +45,16 @@ pub struct SandboxRecordSpec {
 }
 
 /// Post-phases of one settled change.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct OwedPhases {
-    /// What becomes `settled` when all have ended.
+    /// What becomes `settled` when all have ended; the target as it was last where it is gone.
     #[schemars(schema_with = "schema::any_object")]
     pub object: Value,
-    /// The names of the runs, in order.
-    pub runs: Vec<String>,
+    /// Whether they are those of the target's deletion.
+    #[serde(default)]
+    pub deletion: bool,
+    /// The runs, in order, each begun when the one before has ended.
+    #[schemars(schema_with = "schema::any_objects")]
+    pub runs: Vec<PhaseRunSpec>,
 }

@@ -1,0 +1,272 @@
+//! Puts our webhooks, with the bundle that they are trusted through, into the two webhook configurations.
+//!
+//! The leader's task. The chart creates both objects, empty, and takes them away; a missing one is never created
+//! here, for that is how an uninstall goes. What must stand in them is [`super::webhook_spec`]'s.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use futures::stream::{BoxStream, select_all};
+use futures::{FutureExt as _, StreamExt as _, TryStreamExt as _};
+use k8s_openapi::api::admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams};
+use kube::runtime::{WatchStreamExt as _, watcher};
+use kube::{Api, Client};
+use serde_json::Value;
+use tokio::sync::watch;
+
+use super::issue::Names;
+use super::rotate::Registration;
+use super::store::{CALL, code};
+use super::webhook_spec::{Kind, Pace, apply_over, differs, has_ready_endpoint, observe, ours};
+use crate::api::labels::MANAGER;
+
+/// Looked at this often even without an event.
+const LOOK: Duration = Duration::from_secs(300);
+const FIRST_RETRY: Duration = Duration::from_secs(1);
+const LAST_RETRY: Duration = Duration::from_secs(60);
+/// Events that come together are answered together.
+const GATHER: Duration = Duration::from_millis(100);
+const SERVICE_LABEL: &str = "kubernetes.io/service-name";
+
+/// The objects that register us.
+#[derive(Debug, Clone)]
+pub struct Webhooks {
+    /// The name of the ValidatingWebhookConfiguration.
+    pub validating: String,
+    /// The name of the MutatingWebhookConfiguration.
+    pub mutating: String,
+    /// The Service that leads to us.
+    pub names: Names,
+}
+
+impl Webhooks {
+    fn name(&self, kind: Kind) -> &str {
+        match kind {
+            Kind::Validating => &self.validating,
+            Kind::Mutating => &self.mutating,
+        }
+    }
+}
+
+/// Why registration cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum RegisterError {
+    /// The API server refused.
+    #[error("cannot {verb} {what}: check that our service account may")]
+    Api {
+        /// What was tried.
+        verb: &'static str,
+        /// With what.
+        what: String,
+        #[source]
+        source: Box<kube::Error>,
+    },
+    /// The API server did not answer.
+    #[error("cannot {verb} {what}: no answer within {CALL:?}")]
+    NoAnswer {
+        /// What was tried.
+        verb: &'static str,
+        /// With what.
+        what: String,
+    },
+    /// A live object does not become JSON.
+    #[error("cannot read {what}")]
+    Malformed {
+        /// Which one.
+        what: String,
+        #[source]
+        source: serde_json::Error,
+    },
+    /// Whoever serves the certificate is gone.
+    #[error("the certificate's bundle is no longer published, so webhooks cannot be kept registered")]
+    NoBundle,
+}
+
+/// Keeps both webhook configurations as they must be, and tells `told` what they are seen to trust.
+///
+/// `bundle` is [`super::Serving::current_bundle`].
+pub async fn keep_registered(
+    client: Client,
+    webhooks: Webhooks,
+    mut bundle: watch::Receiver<String>,
+    told: watch::Sender<Registration>,
+) -> Result<Infallible, RegisterError> {
+    let edge = Edge { client, webhooks };
+    let mut events = edge.events();
+    let mut pace = Pace::default();
+    let mut retry = FIRST_RETRY;
+    loop {
+        let pem = bundle.borrow_and_update().clone();
+        let pause = match edge.pass(&pem, &mut pace, &told).await {
+            Ok(pause) => {
+                retry = FIRST_RETRY;
+                pause
+            }
+            Err(error) => {
+                tracing::warn!(error = &error as &dyn std::error::Error, "cannot keep webhooks registered");
+                retry = (retry * 2).min(LAST_RETRY);
+                retry
+            }
+        };
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            changed = bundle.changed() => {
+                changed.map_err(|_| RegisterError::NoBundle)?;
+                // What we want is new, so this is no quarrel with anybody.
+                pace = Pace::default();
+            }
+            Some(()) = events.next() => {
+                tokio::time::sleep(GATHER).await;
+                while let Some(Some(())) = events.next().now_or_never() {}
+            }
+        }
+    }
+}
+
+/// What the webhook configurations trust now. For a first certificate that must not contradict them.
+pub async fn look(client: Client, webhooks: Webhooks) -> Result<Registration, RegisterError> {
+    let live = Edge { client, webhooks }.live().await?;
+    Ok(observe(&live, &Registration::Unknown, Timestamp::now()))
+}
+
+struct Edge {
+    client: Client,
+    webhooks: Webhooks,
+}
+
+impl Edge {
+    /// One look at everything, and the writes that are due. Returns how long to wait without an event.
+    async fn pass(
+        &self,
+        bundle: &str,
+        pace: &mut Pace,
+        told: &watch::Sender<Registration>,
+    ) -> Result<Duration, RegisterError> {
+        let mut live = self.live().await?;
+        let mut pause = LOOK;
+        let mut wrote = false;
+        for (kind, object) in &mut live {
+            let Some(current) = object.as_ref() else { continue };
+            let desired = kind.desired(&self.webhooks.names, bundle);
+            if bundle.is_empty() || !differs(current, *kind, &desired) {
+                continue;
+            }
+            if ours(current, *kind).is_none() && !self.reachable().await? {
+                tracing::debug!(kind = kind.name(), "not registered yet: the Service has no ready endpoint");
+                continue;
+            }
+            let wait = pace.wait(Timestamp::now());
+            if !wait.is_zero() {
+                pause = pause.min(wait);
+                continue;
+            }
+            let body = apply_over(current, *kind, &desired, Timestamp::now());
+            *object = self.apply(*kind, &body).await?;
+            wrote = true;
+        }
+        // Both written in one pass are one write: they change together.
+        if wrote {
+            pace.wrote(Timestamp::now());
+        }
+        let seen = observe(&live, &told.borrow(), Timestamp::now());
+        told.send_if_modified(|before| {
+            let changed = *before != seen;
+            *before = seen;
+            changed
+        });
+        Ok(pause)
+    }
+
+    /// Both objects as they are; none for one that is missing or on its way out.
+    async fn live(&self) -> Result<Vec<(Kind, Option<Value>)>, RegisterError> {
+        let mut live = Vec::new();
+        for kind in Kind::ALL {
+            let what = self.what(kind);
+            let object = call("get", &what, self.api(kind).get_opt(self.webhooks.name(kind))).await?;
+            let object = object
+                .filter(|object| object.metadata.deletion_timestamp.is_none())
+                .map(|object| serde_json::to_value(object).map_err(|source| RegisterError::Malformed { what, source }))
+                .transpose()?;
+            live.push((kind, object));
+        }
+        Ok(live)
+    }
+
+    async fn apply(&self, kind: Kind, body: &Value) -> Result<Option<Value>, RegisterError> {
+        let what = self.what(kind);
+        let params = PatchParams::apply(MANAGER).force();
+        let api = self.api(kind);
+        match call("apply", &what, api.patch(self.webhooks.name(kind), &params, &Patch::Apply(body))).await {
+            Ok(object) => {
+                tracing::info!(object = what, "webhook registered, or its registration mended");
+                serde_json::to_value(object).map(Some).map_err(|source| RegisterError::Malformed { what, source })
+            }
+            // The UID no longer fits: it went, or another took its place, and the event of that is on its way.
+            Err(RegisterError::Api { source, .. }) if matches!(code(&source), Some(404 | 409)) => {
+                tracing::info!(object = what, "gone while it was written");
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn reachable(&self) -> Result<bool, RegisterError> {
+        let service = &self.webhooks.names.service;
+        let list = ListParams::default().labels(&format!("{SERVICE_LABEL}={service}"));
+        let slices = call("list", &format!("EndpointSlices of Service {service}"), self.slices().list(&list)).await?;
+        Ok(has_ready_endpoint(&slices.items))
+    }
+
+    /// A tick for each change of what we look at.
+    fn events(&self) -> futures::stream::SelectAll<BoxStream<'static, ()>> {
+        let service = format!("{SERVICE_LABEL}={}", self.webhooks.names.service);
+        let mut streams =
+            vec![ticks(watcher(self.slices(), watcher::Config::default().labels(&service)), "EndpointSlices")];
+        for kind in Kind::ALL {
+            let name = format!("metadata.name={}", self.webhooks.name(kind));
+            streams.push(ticks(watcher(self.api(kind), watcher::Config::default().fields(&name)), kind.name()));
+        }
+        select_all(streams)
+    }
+
+    fn slices(&self) -> Api<EndpointSlice> {
+        Api::namespaced(self.client.clone(), &self.webhooks.names.namespace)
+    }
+
+    fn api(&self, kind: Kind) -> Api<DynamicObject> {
+        let resource = match kind {
+            Kind::Validating => ApiResource::erase::<ValidatingWebhookConfiguration>(&()),
+            Kind::Mutating => ApiResource::erase::<MutatingWebhookConfiguration>(&()),
+        };
+        Api::all_with(self.client.clone(), &resource)
+    }
+
+    fn what(&self, kind: Kind) -> String {
+        format!("{} {}", kind.name(), self.webhooks.name(kind))
+    }
+}
+
+fn ticks<K: Send + 'static>(
+    events: impl futures::Stream<Item = watcher::Result<watcher::Event<K>>> + Send + 'static,
+    what: &'static str,
+) -> BoxStream<'static, ()> {
+    events
+        .default_backoff()
+        .inspect_err(move |error| tracing::warn!(what, %error, "cannot watch; trying again"))
+        .filter_map(|event| async move { event.ok().map(drop) })
+        .boxed()
+}
+
+async fn call<T>(
+    verb: &'static str,
+    what: &str,
+    call: impl Future<Output = kube::Result<T>>,
+) -> Result<T, RegisterError> {
+    tokio::time::timeout(CALL, call)
+        .await
+        .map_err(|_| RegisterError::NoAnswer { verb, what: what.to_owned() })?
+        .map_err(|source| RegisterError::Api { verb, what: what.to_owned(), source: Box::new(source) })
+}

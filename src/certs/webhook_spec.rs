@@ -1,0 +1,211 @@
+//! What our webhook configurations must say, and whether they do.
+//!
+//! Pure: it is given the live objects as JSON. Every field that is ours is spelled out, also where it is the API
+//! server's default, so a plain comparison of these fields is a comparison of their meaning.
+
+use std::time::Duration;
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::jiff::Timestamp;
+use rustls_pki_types::CertificateDer;
+use serde_json::{Value, json};
+
+use super::issue::Names;
+use super::rotate::Registration;
+use super::state::certificates;
+use crate::api::labels::REGISTERED_AT;
+use crate::api::{GROUP, VERSION};
+
+/// Where the API server sends what is to be validated.
+pub const VALIDATE_PATH: &str = "/validate";
+/// Where the API server sends what is to be given its defaults.
+pub const MUTATE_PATH: &str = "/mutate";
+/// The name of the validating webhook.
+pub const VALIDATE_NAME: &str = "validate.sluice.dev";
+/// The name of the mutating webhook.
+pub const MUTATE_NAME: &str = "default.sluice.dev";
+/// The longest that the API server allows: a phase is held for as long as it may be.
+pub const VALIDATE_TIMEOUT_SECONDS: u32 = 30;
+/// The mutating webhook only computes.
+pub const MUTATE_TIMEOUT_SECONDS: u32 = 5;
+const SERVICE_PORT: u16 = 443;
+
+/// One of the two kinds of webhook configuration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// `ValidatingWebhookConfiguration`.
+    Validating,
+    /// `MutatingWebhookConfiguration`.
+    Mutating,
+}
+
+impl Kind {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Validating, Self::Mutating];
+
+    /// As it stands in `kind`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Validating => "ValidatingWebhookConfiguration",
+            Self::Mutating => "MutatingWebhookConfiguration",
+        }
+    }
+
+    /// The name of our webhook in it.
+    pub fn webhook(self) -> &'static str {
+        match self {
+            Self::Validating => VALIDATE_NAME,
+            Self::Mutating => MUTATE_NAME,
+        }
+    }
+
+    /// Our webhook, reached by the Service `names` and trusted through `bundle` (PEM).
+    pub fn desired(self, names: &Names, bundle: &str) -> Value {
+        let mut webhook = json!({
+            "name": self.webhook(),
+            "admissionReviewVersions": ["v1"],
+            "failurePolicy": "Fail",
+            "matchPolicy": "Equivalent",
+            "namespaceSelector": {"matchExpressions": [
+                {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": [names.namespace]},
+            ]},
+            "objectSelector": {},
+        });
+        let (path, rest) = match self {
+            Self::Validating => (
+                VALIDATE_PATH,
+                json!({
+                    "sideEffects": "NoneOnDryRun",
+                    "timeoutSeconds": VALIDATE_TIMEOUT_SECONDS,
+                    "rules": [
+                        rule("sandboxes", "Namespaced", &["CREATE", "UPDATE", "DELETE"]),
+                        rule("resourceplugins", "Cluster", &["CREATE", "UPDATE", "DELETE"]),
+                    ],
+                }),
+            ),
+            Self::Mutating => (
+                MUTATE_PATH,
+                json!({
+                    "sideEffects": "None",
+                    "timeoutSeconds": MUTATE_TIMEOUT_SECONDS,
+                    "reinvocationPolicy": "Never",
+                    "rules": [rule("sandboxes", "Namespaced", &["CREATE", "UPDATE"])],
+                }),
+            ),
+        };
+        webhook["clientConfig"] = json!({
+            "caBundle": STANDARD.encode(bundle),
+            "service": {"name": names.service, "namespace": names.namespace, "path": path, "port": SERVICE_PORT},
+        });
+        if let (Value::Object(webhook), Value::Object(rest)) = (&mut webhook, rest) {
+            webhook.extend(rest);
+        }
+        webhook
+    }
+}
+
+fn rule(resource: &str, scope: &str, operations: &[&str]) -> Value {
+    json!({
+        "apiGroups": [GROUP],
+        "apiVersions": [VERSION],
+        "resources": [resource],
+        "scope": scope,
+        "operations": operations,
+    })
+}
+
+/// Our webhook in the live configuration `live`, if it is there.
+pub fn ours(live: &Value, kind: Kind) -> Option<&Value> {
+    live.get("webhooks")?.as_array()?.iter().find(|webhook| webhook["name"] == kind.webhook())
+}
+
+/// Whether a field of ours is missing in `live` or says something else. Fields and webhooks of others do not count.
+pub fn differs(live: &Value, kind: Kind, desired: &Value) -> bool {
+    let (Some(live_webhook), Some(desired)) = (ours(live, kind), desired.as_object()) else { return true };
+    registered_at(live).is_none() || desired.iter().any(|(field, value)| live_webhook.get(field) != Some(value))
+}
+
+/// Since when our webhook has been in the live configuration.
+pub fn registered_at(live: &Value) -> Option<Timestamp> {
+    live.get("metadata")?.get("annotations")?.get(REGISTERED_AT)?.as_str()?.parse().ok()
+}
+
+/// The object to apply over `live`: with its UID, so that one that is gone is never made again.
+///
+/// Its time of registration stays, unless our webhook was taken out since: then nobody was asked for a while.
+pub fn apply_over(live: &Value, kind: Kind, desired: &Value, now: Timestamp) -> Value {
+    let since = ours(live, kind).and_then(|_| registered_at(live)).unwrap_or(now);
+    json!({
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": kind.name(),
+        "metadata": {
+            "name": live["metadata"]["name"],
+            "uid": live["metadata"]["uid"],
+            "annotations": {REGISTERED_AT: format!("{since:.0}")},
+        },
+        "webhooks": [desired],
+    })
+}
+
+/// What the live configurations trust together, at `now`; `before` is what they did when last looked at.
+pub fn observe(live: &[(Kind, Option<Value>)], before: &Registration, now: Timestamp) -> Registration {
+    let webhooks: Vec<&Value> = live.iter().filter_map(|(kind, object)| ours(object.as_ref()?, *kind)).collect();
+    let Some((first, rest)) = webhooks.split_first() else { return Registration::Absent };
+    let mut authorities = trusted(first);
+    for webhook in rest {
+        let also = trusted(webhook);
+        authorities.retain(|authority| also.contains(authority));
+    }
+    let complete = webhooks.len() == live.len();
+    let since = match before {
+        Registration::Trusting { authorities: old, since, .. } if *old == authorities => *since,
+        _ => now,
+    };
+    Registration::Trusting { authorities, since, complete }
+}
+
+fn trusted(webhook: &Value) -> Vec<CertificateDer<'static>> {
+    webhook["clientConfig"]["caBundle"]
+        .as_str()
+        .and_then(|encoded| STANDARD.decode(encoded).ok())
+        .and_then(|pem| certificates(&pem).ok())
+        .unwrap_or_default()
+}
+
+/// Whether anything behind the Service can answer. An endpoint that says nothing of itself counts as ready.
+pub fn has_ready_endpoint(slices: &[EndpointSlice]) -> bool {
+    slices.iter().flat_map(|slice| &slice.endpoints).any(|endpoint| {
+        !endpoint.addresses.is_empty()
+            && endpoint.conditions.as_ref().and_then(|conditions| conditions.ready) != Some(false)
+    })
+}
+
+/// How fast to write again when somebody else keeps changing what is ours.
+#[derive(Debug, Clone, Default)]
+pub struct Pace {
+    last: Option<Timestamp>,
+    pause: Duration,
+}
+
+impl Pace {
+    const FIRST: Duration = Duration::from_secs(1);
+    const MOST: Duration = Duration::from_secs(300);
+
+    /// How long to wait before the next write; zero if it may go now.
+    pub fn wait(&self, now: Timestamp) -> Duration {
+        let Some(last) = self.last else { return Duration::ZERO };
+        Duration::try_from(last + self.pause - now).unwrap_or_default()
+    }
+
+    /// A write was made. Peace for longer than the longest pause counts as a new beginning.
+    pub fn wrote(&mut self, now: Timestamp) {
+        let recent = self.last.is_some_and(|last| now < last + self.pause + Self::MOST);
+        self.pause = if recent { (self.pause * 2).clamp(Self::FIRST, Self::MOST) } else { Self::FIRST };
+        self.last = Some(now);
+    }
+}
+
+#[cfg(test)]
+#[path = "webhook_spec_tests.rs"]
+mod tests;

@@ -1,0 +1,206 @@
+//! Makes the forks of a sandbox real: writes what should be there, deletes what should not, tells whether it runs.
+
+use super::fork::{self, ForkError, Owner};
+use super::{Context, ControllerError};
+use crate::api::{Fork, ForkedKind, SandboxSpec, TargetRef, labels};
+use crate::engine::outputs::{self, Outputs};
+use crate::plan::check;
+use crate::plan::runs;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::{Pod, Secret, Service};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PropagationPolicy};
+use kube::{Api, ResourceExt};
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What became of a sandbox's forks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Forks {
+    Ready,
+    /// They are coming up; what is waited for.
+    Progressing(String),
+    /// They cannot be made as they are declared.
+    Invalid(String),
+}
+
+/// Brings the forks of `object` about.
+pub async fn reconcile(context: &Context, object: &Value, routing_key: &str) -> Result<Forks, ControllerError> {
+    let target = runs::target(object);
+    let spec: SandboxSpec =
+        serde::Deserialize::deserialize(&object["spec"]).map_err(ControllerError::shape("the sandbox's spec"))?;
+    let uid = target.uid.clone().unwrap_or_default();
+    let secret = labels::name(&format!("{}-outputs", target.name), 253);
+    let owner = Owner { name: &target.name, uid: &uid, namespace: &target.namespace, routing_key, outputs: &secret };
+    let deployments: Api<Deployment> = Api::namespaced(context.client.clone(), &target.namespace);
+    let services: Api<Service> = Api::namespaced(context.client.clone(), &target.namespace);
+    let ours = ListParams::default().labels(&format!("{}={uid}", labels::SANDBOX_UID));
+
+    if wants_outputs(&spec) {
+        keep_outputs(context, &target, &spec, object, owner).await?;
+    }
+    let mut wanted = BTreeSet::new();
+    let mut waits = None;
+    let mut invalid = None;
+    let known_services = if spec.forks.is_empty() { Vec::new() } else { list_services(&services).await? };
+    for (index, fork) in spec.forks.iter().enumerate() {
+        match self::objects(context, object, owner, fork, &deployments, &known_services).await? {
+            Ok(objects) => {
+                for object in objects {
+                    let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+                    let kind = object["kind"].as_str().unwrap_or_default().to_owned();
+                    let params = PatchParams::apply(labels::MANAGER).force();
+                    if kind == "Deployment" {
+                        let applied = deployments
+                            .patch(&name, &params, &Patch::Apply(&object))
+                            .await
+                            .map_err(ControllerError::api("write a fork's Deployment"))?;
+                        waits = waits.or(fork::readiness(&applied).err());
+                    } else {
+                        services
+                            .patch(&name, &params, &Patch::Apply(&object))
+                            .await
+                            .map_err(ControllerError::api("write a fork's Service"))?;
+                    }
+                    wanted.insert((kind, name));
+                }
+            }
+            Err(error) => {
+                // What is there of a fork whose baseline is away stays as it is.
+                let name = fork::name(&fork.fork_of.name, owner);
+                wanted.insert(("Deployment".to_owned(), name.clone()));
+                wanted.insert(("Service".to_owned(), name));
+                invalid = invalid.or(Some(format!("spec.forks[{index}]: {error}")));
+            }
+        }
+    }
+    prune(&deployments, &services, &ours, &wanted).await?;
+    Ok(match (invalid, waits) {
+        (Some(why), _) => Forks::Invalid(why),
+        (None, Some(what)) => Forks::Progressing(what),
+        (None, None) => Forks::Ready,
+    })
+}
+
+async fn list_services(services: &Api<Service>) -> Result<Vec<Value>, ControllerError> {
+    let list = services.list(&ListParams::default()).await.map_err(ControllerError::api("list Services"))?;
+    list.items.into_iter().map(|s| serde_json::to_value(s).map_err(ControllerError::shape("a Service"))).collect()
+}
+
+async fn objects(
+    context: &Context,
+    sandbox: &Value,
+    owner: Owner<'_>,
+    fork: &Fork,
+    deployments: &Api<Deployment>,
+    services: &[Value],
+) -> Result<Result<Vec<Value>, ForkError>, ControllerError> {
+    let ForkedKind::Deployment = fork.fork_of.kind;
+    let found = deployments.get_opt(&fork.fork_of.name).await.map_err(ControllerError::api("read a fork's baseline"))?;
+    let Some(baseline) = found else {
+        return Ok(Err(ForkError::NoBaseline {
+            kind: "Deployment".to_owned(),
+            name: fork.fork_of.name.clone(),
+            namespace: owner.namespace.to_owned(),
+        }));
+    };
+    let baseline = serde_json::to_value(baseline).map_err(ControllerError::shape("a Deployment"))?;
+    let key = |resource: &str, key: &str| output_key(context, sandbox, resource, key);
+    Ok(fork::objects(owner, fork, &baseline, services, &key))
+}
+
+fn wants_outputs(spec: &SandboxSpec) -> bool {
+    let envs = spec.forks.iter().filter_map(|fork| fork.customizations.as_ref()).flat_map(|c| &c.env);
+    envs.filter_map(|env| env.value_from.as_ref()).any(|from| from.resource.is_some())
+}
+
+/// Where an output that a fork asks for is in the Secret beside the sandbox.
+fn output_key(context: &Context, sandbox: &Value, resource: &str, key: &str) -> Option<String> {
+    let plugins = context.plugins.read().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let declared = runs::declared(sandbox).ok()?.into_iter().find(|r| r.name == resource)?;
+    let plugin = plugins.resolve(&declared.plugin, runs::latest(sandbox).get(resource).map(String::as_str)).ok()?;
+    let (step, output) = check::output_key(&plugin.spec, key).ok()?;
+    Some(outputs::secret_key(resource, &step, &output))
+}
+
+/// Puts the outputs that forks ask for, and no others, into a Secret beside the sandbox.
+async fn keep_outputs(
+    context: &Context,
+    target: &TargetRef,
+    spec: &SandboxSpec,
+    object: &Value,
+    owner: Owner<'_>,
+) -> Result<(), ControllerError> {
+    let runs = context.engine.index.of_target(target);
+    let known: Outputs = outputs::load(&context.client, context.engine.namespace(), &runs).await?;
+    let mut data: BTreeMap<String, ByteString> = BTreeMap::new();
+    let envs = spec.forks.iter().filter_map(|fork| fork.customizations.as_ref()).flat_map(|c| &c.env);
+    for wanted in envs.filter_map(|env| env.value_from.as_ref()).filter_map(|from| from.resource.as_ref()) {
+        let Some(key) = output_key(context, object, &wanted.name, &wanted.output_key) else { continue };
+        let mut parts = key.splitn(3, '.');
+        let (Some(resource), Some(step), Some(output)) = (parts.next(), parts.next(), parts.next()) else { continue };
+        if let Some(content) = known.get(resource, step, output) {
+            data.insert(key.clone(), ByteString(content.to_vec()));
+        }
+    }
+    let secret = json!({
+        "apiVersion": "v1", "kind": "Secret",
+        "metadata": {
+            "name": owner.outputs, "namespace": owner.namespace,
+            "labels": {labels::SANDBOX: labels::value(owner.name), labels::SANDBOX_UID: owner.uid},
+            "ownerReferences": [{"apiVersion": crate::api::API_VERSION, "kind": "Sandbox", "name": owner.name, "uid": owner.uid, "controller": true}],
+        },
+        "data": data,
+    });
+    Api::<Secret>::namespaced(context.client.clone(), owner.namespace)
+        .patch(owner.outputs, &PatchParams::apply(labels::MANAGER).force(), &Patch::Apply(&secret))
+        .await
+        .map_err(ControllerError::api("write the outputs that forks ask for"))?;
+    Ok(())
+}
+
+async fn prune(
+    deployments: &Api<Deployment>,
+    services: &Api<Service>,
+    ours: &ListParams,
+    wanted: &BTreeSet<(String, String)>,
+) -> Result<(), ControllerError> {
+    let background = DeleteParams { propagation_policy: Some(PropagationPolicy::Background), ..DeleteParams::default() };
+    let is_wanted = |kind: &str, name: String| wanted.contains(&(kind.to_owned(), name));
+    for found in deployments.list_metadata(ours).await.map_err(ControllerError::api("list forks"))? {
+        if !is_wanted("Deployment", found.name_any()) {
+            let deleted = deployments.delete(&found.name_any(), &background).await;
+            gone_is_fine(deleted.map(|_| ())).map_err(ControllerError::api("delete a fork"))?;
+        }
+    }
+    for found in services.list_metadata(ours).await.map_err(ControllerError::api("list forks' Services"))? {
+        if !is_wanted("Service", found.name_any()) {
+            let deleted = services.delete(&found.name_any(), &background).await;
+            gone_is_fine(deleted.map(|_| ())).map_err(ControllerError::api("delete a fork's Service"))?;
+        }
+    }
+    Ok(())
+}
+
+fn gone_is_fine(result: Result<(), kube::Error>) -> Result<(), kube::Error> {
+    match result {
+        Err(error) if crate::engine::is_status(&error, 404) => Ok(()),
+        other => other,
+    }
+}
+
+/// Deletes what is left of a gone sandbox's forks; tells whether nothing is, its pods included.
+pub async fn are_gone(context: &Context, target: &TargetRef) -> Result<bool, ControllerError> {
+    let uid = target.uid.as_deref().unwrap_or_default();
+    let ours = ListParams::default().labels(&format!("{}={uid}", labels::SANDBOX_UID));
+    let deployments: Api<Deployment> = Api::namespaced(context.client.clone(), &target.namespace);
+    let services: Api<Service> = Api::namespaced(context.client.clone(), &target.namespace);
+    prune(&deployments, &services, &ours, &BTreeSet::new()).await?;
+    let left = deployments.list_metadata(&ours).await.map_err(ControllerError::api("list forks"))?;
+    if !left.items.is_empty() {
+        return Ok(false);
+    }
+    let pods: Api<Pod> = Api::namespaced(context.client.clone(), &target.namespace);
+    let left = pods.list_metadata(&ours).await.map_err(ControllerError::api("list the pods of forks"))?;
+    Ok(left.items.is_empty())
+}

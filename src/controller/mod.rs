@@ -1,0 +1,121 @@
+//! What the leader does: forks, status and post-phases of sandboxes, what outlives them, and what becomes of runs.
+//!
+//! Each reconcile is a pipeline that reads first, decides purely and writes last.
+
+mod events;
+pub mod fork;
+mod forks;
+mod history;
+mod post;
+mod records;
+mod runs;
+mod sandboxes;
+pub mod status;
+
+use crate::api::{API_VERSION, GROUP, Sandbox, SandboxRecord, VERSION};
+use crate::engine::Engine;
+use crate::plan::plugins::Plugins;
+use kube::api::{ApiResource, DynamicObject};
+use kube::runtime::reflector::Store;
+use kube::{Api, Client, CustomResourceExt};
+use std::sync::{Arc, RwLock};
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// What the leader is told at start.
+#[derive(Clone, Debug)]
+pub struct ControllerSettings {
+    /// How long an admitted change may take to be stored.
+    pub commit_grace: Duration,
+    /// How many ended runs of a target are kept.
+    pub history_limit: usize,
+    /// How long ended runs are kept.
+    pub history_age: Duration,
+}
+
+/// What every part of the leader's work needs.
+pub struct Context {
+    pub client: Client,
+    pub engine: Arc<Engine>,
+    pub plugins: Arc<RwLock<Plugins>>,
+    pub settings: ControllerSettings,
+    /// Since when the webhooks have been in force; an older object was not seen by them.
+    pub registered: watch::Receiver<crate::certs::Registration>,
+    pub recorder: events::Recorder,
+}
+
+impl Context {
+    pub fn new(
+        engine: Arc<Engine>,
+        plugins: Arc<RwLock<Plugins>>,
+        settings: ControllerSettings,
+        registered: watch::Receiver<crate::certs::Registration>,
+    ) -> Arc<Self> {
+        let client = engine.client().clone();
+        let recorder = events::Recorder::new(client.clone(), engine.replicas.own().pod.clone());
+        Arc::new(Self { client, engine, plugins, settings, registered, recorder })
+    }
+}
+
+/// Does the leader's work for as long as the future is polled.
+pub async fn lead(context: Arc<Context>) {
+    let (sandboxes, sandbox_store) = sandboxes::controller(context.clone());
+    let (records, record_store) = records::controller(context.clone(), sandbox_store.clone());
+    let runs = runs::follow(context, sandbox_store, record_store);
+    tokio::join!(sandboxes, records, runs);
+}
+
+/// The sandboxes as they are, no field lost.
+pub fn sandbox_resource() -> ApiResource {
+    ApiResource {
+        group: GROUP.to_owned(),
+        version: VERSION.to_owned(),
+        api_version: API_VERSION.to_owned(),
+        kind: Sandbox::api_resource().kind,
+        plural: Sandbox::api_resource().plural,
+    }
+}
+
+/// The sandboxes of a namespace.
+fn sandboxes_in(client: &Client, namespace: &str) -> Api<DynamicObject> {
+    Api::namespaced_with(client.clone(), namespace, &sandbox_resource())
+}
+
+type SandboxStore = Store<DynamicObject>;
+type RecordStore = Store<SandboxRecord>;
+
+/// Why a reconcile did not get to its end; it is done again.
+#[derive(Debug, thiserror::Error)]
+pub enum ControllerError {
+    #[error("the API server could not be asked to {what}")]
+    Api { what: &'static str, source: Box<kube::Error> },
+    #[error(transparent)]
+    Engine(#[from] crate::engine::EngineError),
+    #[error("{what} is not of the form that it should be")]
+    Shape { what: &'static str, source: serde_json::Error },
+    #[error("the post-phases cannot be planned")]
+    Plan(#[from] crate::plan::runs::PlanError),
+}
+
+impl ControllerError {
+    fn api(what: &'static str) -> impl FnOnce(kube::Error) -> Self {
+        move |source| Self::Api { what, source: Box::new(source) }
+    }
+
+    fn shape(what: &'static str) -> impl FnOnce(serde_json::Error) -> Self {
+        move |source| Self::Shape { what, source }
+    }
+
+    /// The name of what went wrong, for logs and metrics.
+    pub const fn reason(&self) -> &'static str {
+        match self {
+            Self::Api { .. } => "api",
+            Self::Engine(_) => "engine",
+            Self::Shape { .. } => "shape",
+            Self::Plan(_) => "plan",
+        }
+    }
+}
+
+/// The pause before a failed reconcile is done again.
+const RETRY_AFTER: Duration = Duration::from_secs(3);

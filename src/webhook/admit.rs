@@ -1,0 +1,249 @@
+//! The validating webhook of sandboxes: runs the pre-phases of a change before it is let through.
+
+use super::hold::{Holder, Outcome};
+use super::review::{Answer, Operation, Request};
+use super::rights::{self, Rights};
+use crate::api::{API_VERSION, GROUP, Phase, VERSION};
+use crate::engine::{Engine, index::RunEntry, is_status, life};
+use crate::plan::plugins::Plugins;
+use crate::plan::runs::{self, Change, PlannedRun, Side};
+use crate::plan::{check, message, timing};
+use k8s_openapi::jiff::Timestamp;
+use kube::Api;
+use kube::api::{ApiResource, DynamicObject};
+use serde_json::Value;
+use std::sync::{Arc, RwLock};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// The pause before a client comes again that could not be served now.
+const BUSY_RETRY: Duration = Duration::from_secs(2);
+/// Longer warnings are cut by some clients.
+const WARNING_LIMIT: usize = 256;
+
+/// What the admission of sandboxes needs.
+pub struct Admission {
+    pub engine: Arc<Engine>,
+    pub plugins: Arc<RwLock<Plugins>>,
+    pub rights: Rights,
+    pub holder: Holder,
+}
+
+/// How a change that could not be let through is answered, as an error so that `?` ends the work.
+type Judged<T> = Result<T, Answer>;
+
+impl Admission {
+    /// Answers a review of a sandbox; `deadline` is when the answer must leave.
+    pub async fn sandbox(&self, request: &Request, deadline: Instant) -> Answer {
+        match self.judge(request, deadline).await {
+            Ok(answer) | Err(answer) => answer,
+        }
+    }
+
+    async fn judge(&self, request: &Request, deadline: Instant) -> Judged<Answer> {
+        let (old, new) = (&request.old_object, &request.object);
+        let change = match request.operation {
+            Operation::Create => Change::Create { new },
+            Operation::Update => Change::Update { old, new },
+            Operation::Delete => Change::Delete { old },
+            Operation::Other => return Ok(Answer::allow()),
+        };
+        if !change.counts() {
+            return Ok(Answer::allow());
+        }
+        let planned = self.plan(change)?;
+        if !matches!(change, Change::Delete { .. }) {
+            self.check_rights(request, deadline).await?;
+        }
+        if request.dry_run == Some(true) {
+            return Ok(Answer::Allow { warnings: planned.iter().map(would_run).collect(), patch: Vec::new() });
+        }
+        if planned.is_empty() {
+            return Ok(Answer::allow());
+        }
+        if request.operation == Operation::Create {
+            self.refuse_existing(request, deadline).await?;
+        }
+        let mut passed = Vec::new();
+        let mut warnings = Vec::new();
+        for planned in planned {
+            let (entry, warning) = self.pass(planned, request, deadline).await?;
+            passed.push(entry);
+            warnings.extend(warning);
+        }
+        for entry in passed {
+            self.admit(&entry, request, deadline).await?;
+        }
+        Ok(Answer::Allow { warnings, patch: Vec::new() })
+    }
+
+    fn plan(&self, change: Change<'_>) -> Judged<Vec<PlannedRun>> {
+        let plugins = self.plugins.read().unwrap_or_else(std::sync::PoisonError::into_inner);
+        // What goes is let go though its plugin is unknown: a sandbox must never be stuck.
+        let planned = match (runs::plan(change, Side::Pre, &plugins), change) {
+            (Ok(planned), _) => planned,
+            (Err(_), Change::Delete { .. }) => Vec::new(),
+            (Err(error), _) => return Err(Answer::deny(message::cut(&error.to_string(), message::DENIAL_LIMIT))),
+        };
+        if let Change::Create { new } | Change::Update { new, .. } = change {
+            let faults = check::sandbox(new, &plugins);
+            if !faults.is_empty() {
+                return Err(Answer::deny(listed(&faults)));
+            }
+        }
+        Ok(planned)
+    }
+
+    async fn check_rights(&self, request: &Request, deadline: Instant) -> Judged<()> {
+        let needed = {
+            let plugins = self.plugins.read().unwrap_or_else(std::sync::PoisonError::into_inner);
+            let latest = runs::latest(&request.object);
+            let declared = runs::declared(&request.object).unwrap_or_default();
+            rights::needed(&request.namespace, &request.old_object, &request.object, |name| {
+                let resource = declared.iter().find(|r| r.name == name)?;
+                plugins.resolve(&resource.plugin, latest.get(name).map(String::as_str)).ok().map(|found| found.name)
+            })
+        };
+        for right in needed {
+            match tokio::time::timeout_at(deadline, self.rights.has(&request.user_info, &right)).await {
+                Ok(Ok(true)) => {}
+                Ok(Ok(false)) => {
+                    let refusal = right.refusal(&request.user_info.username);
+                    return Err(Answer::forbid(message::cut(&refusal, message::DENIAL_LIMIT)));
+                }
+                Ok(Err(error)) => return Err(Answer::broken(message::with_causes(&error))),
+                Err(_) => return Err(busy("the API server did not say in time what the requester may do")),
+            }
+        }
+        Ok(())
+    }
+
+    /// A create of what is there already fails anyway; no phase runs for it.
+    async fn refuse_existing(&self, request: &Request, deadline: Instant) -> Judged<()> {
+        let name = request.object["metadata"]["name"].as_str().unwrap_or(&request.name);
+        let resource = ApiResource {
+            group: GROUP.to_owned(),
+            version: VERSION.to_owned(),
+            api_version: API_VERSION.to_owned(),
+            kind: "Sandbox".to_owned(),
+            plural: "sandboxes".to_owned(),
+        };
+        let sandboxes: Api<DynamicObject> =
+            Api::namespaced_with(self.engine.client().clone(), &request.namespace, &resource);
+        match tokio::time::timeout_at(deadline, sandboxes.get_metadata_opt(name)).await {
+            Ok(Ok(None)) => Ok(()),
+            Ok(Ok(Some(_))) => Err(Answer::Deny {
+                code: 409,
+                reason: "AlreadyExists",
+                message: format!("sandboxes.{GROUP} {name:?} already exists"),
+                retry_after: None,
+            }),
+            Ok(Err(error)) => Err(Answer::broken(message::with_causes(&error))),
+            Err(_) => Err(busy("the API server did not say in time whether the sandbox exists")),
+        }
+    }
+
+    /// Runs one phase, or joins it, as far as time allows.
+    async fn pass(
+        &self,
+        planned: PlannedRun,
+        request: &Request,
+        deadline: Instant,
+    ) -> Judged<(Arc<RunEntry>, Option<String>)> {
+        let phase = planned.phase;
+        let limit = Duration::from_secs(planned.timeout_seconds.into());
+        let target = format!("{} {}", planned.target.kind, planned.target);
+        let user = Some(request.user_info.username.clone()).filter(|user| !user.is_empty());
+        let routing_key = request.old_object["status"]["routingKey"].as_str().map(str::to_owned);
+        match self.holder.settle(&self.engine, planned, user, routing_key, deadline).await {
+            Ok(Outcome::Passed(entry)) if entry.ignorable => {
+                let why = entry.message.clone().unwrap_or_default();
+                let warning = format!("{phase} failed and its failurePolicy is Ignore (run {}): {why}", entry.name);
+                Ok((entry, Some(message::cut(&warning, WARNING_LIMIT))))
+            }
+            Ok(Outcome::Passed(entry)) => Ok((entry, None)),
+            Ok(Outcome::Failed(entry)) => Err(self.denial(&entry, deadline).await),
+            Ok(Outcome::Running { entry, held }) => {
+                let ran = life::since(entry.started_at.or(entry.created_at), Timestamp::now());
+                let text = message::still_running(&entry.name, phase.slug(), &target, entry.current.as_ref(), ran);
+                Err(Answer::later(text, timing::retry_after(limit, ran, held)))
+            }
+            Ok(Outcome::Undoing(undo)) => Err(busy(&format!(
+                "an earlier attempt of this change failed and is being undone: kubectl get phaserun {undo} -w"
+            ))),
+            Ok(Outcome::Busy) => Err(busy(&format!("{phase} of {target} waits for its turn: every worker is busy"))),
+            Err(error) => Err(Answer::broken(message::cut(&message::with_causes(&error), message::DENIAL_LIMIT))),
+        }
+    }
+
+    async fn denial(&self, entry: &RunEntry, deadline: Instant) -> Answer {
+        let read = tokio::time::timeout_at(deadline + timing::ANSWER_MARGIN / 2, self.engine.read(&entry.name)).await;
+        let (undo, run) = (
+            entry.compensated_by.as_ref().and_then(|name| self.engine.index.get(name).map(|undo| (name.clone(), undo.state))),
+            read.ok().and_then(Result::ok).flatten(),
+        );
+        match run {
+            Some(run) => {
+                let status = run.status.clone().unwrap_or_default();
+                let undo = undo.as_ref().map(|(name, state)| (name.as_str(), *state));
+                Answer::failed(message::denial(&entry.name, &run.spec, &status, undo))
+            }
+            None => Answer::failed(format!(
+                "run {} failed: {}",
+                entry.name,
+                entry.message.as_deref().unwrap_or("see kubectl get phaserun")
+            )),
+        }
+    }
+
+    /// Writes down that the request is let through, before it is.
+    async fn admit(&self, entry: &Arc<RunEntry>, request: &Request, deadline: Instant) -> Judged<()> {
+        let object = if request.operation == Operation::Delete { &request.old_object } else { &request.object };
+        let uid = object["metadata"]["uid"].as_str().unwrap_or_default();
+        let generation = object["metadata"]["generation"].as_i64().unwrap_or_default();
+        let mut entry = entry.clone();
+        loop {
+            // A deletion that is under way is let through again and again.
+            if entry.phase == Some(Phase::PreDelete) && entry.state == crate::api::RunState::Committed {
+                return Ok(());
+            }
+            let passed = entry.state == crate::api::RunState::Succeeded || entry.ignorable;
+            if !passed {
+                return Err(busy("the phase's result was given up while the request was on its way"));
+            }
+            match tokio::time::timeout_at(deadline, self.engine.admit(&entry, uid, generation)).await {
+                Ok(Ok(_)) => return Ok(()),
+                Ok(Err(crate::engine::EngineError::Api { source, .. })) if is_status(&source, 409) => {
+                    let read = tokio::time::timeout_at(deadline, self.engine.read(&entry.name)).await;
+                    match read {
+                        Ok(Ok(Some(run))) => entry = self.engine.index.observe(&run),
+                        Ok(Ok(None)) => return Err(busy("the phase's run was deleted")),
+                        Ok(Err(error)) => return Err(Answer::broken(message::with_causes(&error))),
+                        Err(_) => return Err(busy("the API server did not answer in time")),
+                    }
+                }
+                Ok(Err(error)) => return Err(Answer::broken(message::with_causes(&error))),
+                Err(_) => return Err(busy("the API server did not answer in time")),
+            }
+        }
+    }
+}
+
+fn busy(why: &str) -> Answer {
+    Answer::later(format!("{why}; make the same change again"), BUSY_RETRY)
+}
+
+/// Several faults in one message.
+pub fn listed(faults: &[check::Fault]) -> String {
+    let lines: Vec<String> = faults.iter().map(ToString::to_string).collect();
+    message::cut(&lines.join("\n"), message::DENIAL_LIMIT)
+}
+
+fn would_run(planned: &PlannedRun) -> String {
+    let steps: Vec<String> = planned
+        .resources
+        .iter()
+        .flat_map(|r| r.steps.iter().map(move |step| format!("{}/{}", r.name, step.name)))
+        .collect();
+    message::cut(&format!("{} would run: {}", planned.phase, steps.join(", ")), WARNING_LIMIT)
+}

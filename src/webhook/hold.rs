@@ -1,0 +1,145 @@
+//! Holding a request while its phase runs, and joining it to the run that another request began.
+
+use crate::engine::index::RunEntry;
+use crate::engine::life::{self, Next};
+use crate::engine::{Engine, EngineError};
+use crate::plan::runs::PlannedRun;
+use k8s_openapi::jiff::Timestamp;
+use rand::Rng;
+use rand::distr::Alphanumeric;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout_at};
+use tokio_util::sync::CancellationToken;
+
+/// How long the denial of a failed change waits for what undoes it, so that it can say that it is done.
+const AWAIT_UNDO: Duration = Duration::from_secs(10);
+const ROUTING_KEY_LENGTH: usize = 13;
+
+/// What a request finds when it stops waiting.
+#[derive(Debug)]
+pub enum Outcome {
+    /// The phase has succeeded, or failed under `failurePolicy: Ignore`.
+    Passed(Arc<RunEntry>),
+    Failed(Arc<RunEntry>),
+    /// It still runs. `held` tells whether there was room to wait for it.
+    Running { entry: Arc<RunEntry>, held: bool },
+    /// An earlier attempt is still being undone by this run.
+    Undoing(String),
+    /// Nothing was begun: there is too much to do.
+    Busy,
+}
+
+/// Bounds how many requests wait at once: a held one keeps a seat of API Priority and Fairness.
+pub struct Holder {
+    seats: Arc<Semaphore>,
+    max_running: usize,
+    stop: CancellationToken,
+}
+
+impl Holder {
+    /// `max_held` requests wait at once, and `max_running` runs are executed by this replica at once.
+    pub fn new(max_held: usize, max_running: usize, stop: CancellationToken) -> Self {
+        Self { seats: Arc::new(Semaphore::new(max_held)), max_running, stop }
+    }
+
+    /// Begins a planned phase or joins it, and waits for its end until `deadline`, while there is room to wait.
+    pub async fn settle(
+        &self,
+        engine: &Arc<Engine>,
+        planned: PlannedRun,
+        requested_by: Option<String>,
+        routing_key: Option<String>,
+        deadline: Instant,
+    ) -> Result<Outcome, EngineError> {
+        let seat = self.seats.clone().try_acquire_owned().ok();
+        // Past the bound a request is answered at once, when it has begun what it asks for.
+        let until = if seat.is_some() { deadline } else { Instant::now() };
+        loop {
+            let latest = engine.index.latest(&planned.key);
+            let undo = latest.as_ref().and_then(|l| l.compensated_by.as_ref()).and_then(|name| engine.index.get(name));
+            match life::next(latest.as_deref(), undo.as_deref(), Timestamp::now()) {
+                Next::Start { attempt } => {
+                    if engine.executing() >= self.max_running || self.stop.is_cancelled() {
+                        return Ok(Outcome::Busy);
+                    }
+                    let routing_key = routing_key.clone().unwrap_or_else(new_routing_key);
+                    let spec = Engine::spec(planned.clone(), attempt, requested_by.clone(), routing_key);
+                    match timeout_at(deadline, engine.begin(spec)).await {
+                        Ok(begun) => begun?,
+                        Err(_) => return Ok(Outcome::Busy),
+                    };
+                }
+                Next::Join { run } => {
+                    if let Some(entry) = engine.index.get(&run) {
+                        match timeout_at(deadline, engine.adopt(&entry)).await {
+                            Ok(adopted) => adopted?,
+                            Err(_) => return Ok(Outcome::Running { entry, held: seat.is_some() }),
+                        }
+                    }
+                    if !self.wait_for_end(engine, &run, until).await {
+                        return Ok(match engine.index.get(&run) {
+                            Some(entry) if entry.state.is_open() => Outcome::Running { entry, held: seat.is_some() },
+                            Some(_) => continue,
+                            None => Outcome::Busy,
+                        });
+                    }
+                }
+                Next::Reuse { run } => {
+                    if let Some(entry) = engine.index.get(&run) {
+                        return Ok(Outcome::Passed(entry));
+                    }
+                }
+                Next::Report { run } => {
+                    if let Some(entry) = engine.index.get(&run) {
+                        return Ok(Outcome::Failed(self.report(engine, entry, until).await));
+                    }
+                }
+                Next::AwaitUndo { undo } => {
+                    if let Some(entry) = engine.index.get(&undo) {
+                        match timeout_at(deadline, engine.adopt(&entry)).await {
+                            Ok(adopted) => adopted?,
+                            Err(_) => return Ok(Outcome::Undoing(undo)),
+                        }
+                    }
+                    if !self.wait_for_end(engine, &undo, until).await {
+                        return Ok(Outcome::Undoing(undo));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Waits until a run has ended; false where time was up first, or this replica is told to stop.
+    async fn wait_for_end(&self, engine: &Engine, run: &str, until: Instant) -> bool {
+        let ended = engine.index.wait_for(run, |entry| entry.is_some_and(|e| !e.state.is_open()).then_some(()));
+        tokio::select! {
+            biased;
+            () = ended => true,
+            () = tokio::time::sleep_until(until) => false,
+            () = self.stop.cancelled() => false,
+        }
+    }
+
+    /// A failure is told once; before that, what it did is undone as far as time allows.
+    async fn report(&self, engine: &Arc<Engine>, entry: Arc<RunEntry>, until: Instant) -> Arc<RunEntry> {
+        if let Some(undo) = &entry.compensated_by {
+            self.wait_for_end(engine, undo, until.min(Instant::now() + AWAIT_UNDO)).await;
+        }
+        match engine.reported(&entry).await {
+            Ok(entry) => entry,
+            Err(error) => {
+                tracing::debug!(run = entry.name, error = &error as &dyn std::error::Error, "a failure may be told again");
+                entry
+            }
+        }
+    }
+}
+
+/// What marks the requests to a sandbox: letters and digits that can stand in a header or a host name.
+pub fn new_routing_key() -> String {
+    let letters = rand::rng().sample_iter(Alphanumeric).map(char::from).filter(|c| !c.is_ascii_uppercase());
+    letters.take(ROUTING_KEY_LENGTH).collect()
+}
+

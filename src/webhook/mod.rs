@@ -1,0 +1,3 @@
+//! The admission webhook: the TLS server, and AdmissionReview in and out.
+
+pub mod serve;

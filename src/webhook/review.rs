@@ -1,0 +1,202 @@
+//! AdmissionReview as it comes and goes (<https://kubernetes.io/docs/reference/access-authn-authz/extensible-admission-controllers/>).
+//!
+//! Only what is needed is typed; objects stay as they came, so that no field is lost on the way.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use json_patch::PatchOperation;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+#[derive(Clone, Debug, Deserialize)]
+pub struct Review {
+    pub request: Option<Request>,
+}
+
+/// What the API server asks about.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Request {
+    pub uid: String,
+    #[serde(default)]
+    pub resource: Resource,
+    #[serde(default)]
+    pub sub_resource: Option<String>,
+    #[serde(default)]
+    pub name: String,
+    #[serde(default)]
+    pub namespace: String,
+    #[serde(default)]
+    pub operation: Operation,
+    #[serde(default)]
+    pub user_info: UserInfo,
+    /// Null on DELETE.
+    #[serde(default)]
+    pub object: Value,
+    /// Null on CREATE.
+    #[serde(default)]
+    pub old_object: Value,
+    #[serde(default)]
+    pub dry_run: Option<bool>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+pub struct Resource {
+    #[serde(default)]
+    pub group: String,
+    #[serde(default)]
+    pub resource: String,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "UPPERCASE")]
+pub enum Operation {
+    Create,
+    Update,
+    Delete,
+    /// One that no rule of ours asks for.
+    #[default]
+    #[serde(other)]
+    Other,
+}
+
+/// Who made the change.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct UserInfo {
+    #[serde(default)]
+    pub username: String,
+    #[serde(default)]
+    pub uid: Option<String>,
+    #[serde(default)]
+    pub groups: Option<Vec<String>>,
+    #[serde(default)]
+    pub extra: Option<BTreeMap<String, Vec<String>>>,
+}
+
+/// The answer to a review.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Answer {
+    Allow { warnings: Vec<String>, patch: Vec<PatchOperation> },
+    Deny { code: u16, reason: &'static str, message: String, retry_after: Option<Duration> },
+}
+
+impl Answer {
+    pub const fn allow() -> Self {
+        Self::Allow { warnings: Vec::new(), patch: Vec::new() }
+    }
+
+    /// The change is not right, or a phase did not let it through.
+    pub fn deny(message: impl Into<String>) -> Self {
+        Self::Deny { code: 422, reason: "Invalid", message: message.into(), retry_after: None }
+    }
+
+    /// The requester may not do this.
+    pub fn forbid(message: impl Into<String>) -> Self {
+        Self::Deny { code: 403, reason: "Forbidden", message: message.into(), retry_after: None }
+    }
+
+    /// A phase of the change failed.
+    pub fn failed(message: impl Into<String>) -> Self {
+        Self::Deny { code: 400, reason: "BadRequest", message: message.into(), retry_after: None }
+    }
+
+    /// Something of ours did not work; nothing is said about the change.
+    pub fn broken(message: impl Into<String>) -> Self {
+        Self::Deny { code: 500, reason: "InternalError", message: message.into(), retry_after: None }
+    }
+
+    /// The client is to send the same request again: client-go does, up to 11 times, and says nothing until then.
+    pub fn later(message: impl Into<String>, after: Duration) -> Self {
+        Self::Deny { code: 429, reason: "TooManyRequests", message: message.into(), retry_after: Some(after) }
+    }
+
+    /// The answer as the API server reads it.
+    pub fn into_review(self, uid: &str) -> Value {
+        let response = match self {
+            Self::Allow { warnings, patch } => {
+                let mut response = json!({"uid": uid, "allowed": true});
+                if !warnings.is_empty() {
+                    response["warnings"] = json!(warnings);
+                }
+                if !patch.is_empty() {
+                    response["patchType"] = json!("JSONPatch");
+                    response["patch"] = json!(STANDARD.encode(json!(patch).to_string()));
+                }
+                response
+            }
+            Self::Deny { code, reason, message, retry_after } => {
+                let mut status = json!({"code": code, "reason": reason, "message": message, "status": "Failure"});
+                if let Some(after) = retry_after {
+                    status["details"] = json!({"retryAfterSeconds": after.as_secs().max(1)});
+                }
+                json!({"uid": uid, "allowed": false, "status": status})
+            }
+        };
+        json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response})
+    }
+}
+
+/// The time that the API server gives, of its `?timeout=`: a Go duration such as `30s` or `1m30.5s`.
+pub fn timeout(text: &str) -> Option<Duration> {
+    let mut total = 0.0;
+    let mut rest = text;
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
+        let number: f64 = rest[..digits].parse().ok()?;
+        rest = &rest[digits..];
+        let unit = rest.find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len());
+        total += number
+            * match &rest[..unit] {
+                "h" => 3600.0,
+                "m" => 60.0,
+                "s" => 1.0,
+                "ms" => 1e-3,
+                "us" | "µs" => 1e-6,
+                "ns" => 1e-9,
+                _ => return None,
+            };
+        rest = &rest[unit..];
+    }
+    Duration::try_from_secs_f64(total).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case("30s", Some(30.0))]
+    #[case("1m30.5s", Some(90.5))]
+    #[case("250ms", Some(0.25))]
+    #[case("30", None)]
+    #[case("-3s", None)]
+    #[case("3 s", None)]
+    fn a_go_duration_is_read(#[case] text: &str, #[case] seconds: Option<f64>) {
+        assert_eq!(timeout(text).map(|d| d.as_secs_f64()), seconds);
+    }
+
+    #[test]
+    fn come_again_is_said_the_way_that_client_go_obeys() {
+        let review = Answer::later("still running", Duration::from_secs(2)).into_review("u");
+        assert_eq!(review["response"]["status"]["code"], 429);
+        assert_eq!(review["response"]["status"]["reason"], "TooManyRequests");
+        assert_eq!(review["response"]["status"]["details"]["retryAfterSeconds"], 2);
+    }
+
+    #[test]
+    fn a_patch_is_base64_of_json() {
+        let patch = serde_json::from_value(json!([{"op": "add", "path": "/a", "value": 1}])).unwrap();
+        let review = Answer::Allow { warnings: vec![], patch }.into_review("u");
+        assert_eq!(review["response"]["patch"], "W3sib3AiOiJhZGQiLCJwYXRoIjoiL2EiLCJ2YWx1ZSI6MX1d");
+    }
+
+    #[test]
+    fn a_delete_has_no_object() {
+        let review: Review = serde_json::from_value(json!({"request": {"uid": "u", "operation": "DELETE", "object": null, "oldObject": {"kind": "Sandbox"}}})).unwrap();
+        let request = review.request.unwrap();
+        assert!(request.object.is_null() && request.operation == Operation::Delete);
+    }
+}

@@ -1,0 +1,156 @@
+//! What a sandbox's author must be allowed to do, asked of the API server: a Sandbox gives nobody a right that they
+//! lack.
+
+use super::review::UserInfo;
+use k8s_openapi::api::authorization::v1::{
+    ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec,
+};
+use kube::api::{ObjectMeta, PostParams};
+use kube::{Api, Client};
+use serde_json::Value;
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long a granted right counts without being asked for again.
+const GRANTED_FOR: Duration = Duration::from_secs(10);
+/// More answers than this are not remembered.
+const REMEMBERED: usize = 4096;
+
+/// A right that a change needs.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Right {
+    pub verb: &'static str,
+    pub group: &'static str,
+    pub resource: &'static str,
+    pub namespace: Option<String>,
+    pub name: Option<String>,
+    /// The field that asks for it.
+    pub field: String,
+}
+
+/// Why a right could not be established.
+#[derive(Debug, thiserror::Error)]
+#[error("the API server did not say what {user} may do")]
+pub struct RightsError {
+    user: String,
+    source: Box<kube::Error>,
+}
+
+/// The rights that a change needs: `use` of each plugin whose resource is new or changed, and the creation of each
+/// workload whose fork is.
+pub fn needed(namespace: &str, old: &Value, new: &Value, plugin_of: impl Fn(&str) -> Option<String>) -> Vec<Right> {
+    let list = |object: &Value, field: &str| object["spec"][field].as_array().cloned().unwrap_or_default();
+    let mut rights = Vec::new();
+    let before = list(old, "resources");
+    for (index, resource) in list(new, "resources").iter().enumerate() {
+        if before.contains(resource) {
+            continue;
+        }
+        if let Some(plugin) = resource["name"].as_str().and_then(&plugin_of) {
+            rights.push(Right {
+                verb: "use",
+                group: crate::api::GROUP,
+                resource: "resourceplugins",
+                namespace: None,
+                name: Some(plugin),
+                field: format!("spec.resources[{index}].plugin"),
+            });
+        }
+    }
+    let before = list(old, "forks");
+    if let Some(index) = list(new, "forks").iter().position(|fork| !before.contains(fork)) {
+        rights.push(Right {
+            verb: "create",
+            group: "apps",
+            resource: "deployments",
+            namespace: Some(namespace.to_owned()),
+            name: None,
+            field: format!("spec.forks[{index}].forkOf"),
+        });
+    }
+    rights
+}
+
+impl Right {
+    /// What to tell a user that lacks it.
+    pub fn refusal(&self, user: &str) -> String {
+        let name = self.name.as_ref().map_or_else(String::new, |name| format!(" {name:?}"));
+        let place = self.namespace.as_ref().map_or_else(String::new, |ns| format!(" in namespace {ns:?}"));
+        format!(
+            "{}: {user:?} may not {} {}.{}{name}{place}; ask a cluster admin for a role with verb \"{}\" on it",
+            self.field, self.verb, self.resource, self.group, self.verb
+        )
+    }
+}
+
+/// Asks the API server, and remembers for a moment what it granted.
+pub struct Rights {
+    client: Client,
+    granted: Mutex<HashMap<(UserInfo, Right), Instant>>,
+}
+
+impl Rights {
+    pub fn new(client: Client) -> Self {
+        Self { client, granted: Mutex::default() }
+    }
+
+    /// Whether `user` has `right`.
+    pub async fn has(&self, user: &UserInfo, right: &Right) -> Result<bool, RightsError> {
+        let key = (user.clone(), Right { field: String::new(), ..right.clone() });
+        if self.granted.lock().unwrap_or_else(PoisonError::into_inner).get(&key).is_some_and(|at| at.elapsed() < GRANTED_FOR) {
+            return Ok(true);
+        }
+        let review = SubjectAccessReview {
+            metadata: ObjectMeta::default(),
+            spec: SubjectAccessReviewSpec {
+                user: Some(user.username.clone()),
+                uid: user.uid.clone(),
+                groups: user.groups.clone(),
+                extra: user.extra.clone(),
+                resource_attributes: Some(ResourceAttributes {
+                    verb: Some(right.verb.to_owned()),
+                    group: Some(right.group.to_owned()),
+                    resource: Some(right.resource.to_owned()),
+                    namespace: right.namespace.clone(),
+                    name: right.name.clone(),
+                    ..ResourceAttributes::default()
+                }),
+                ..SubjectAccessReviewSpec::default()
+            },
+            status: None,
+        };
+        let answer = Api::<SubjectAccessReview>::all(self.client.clone())
+            .create(&PostParams::default(), &review)
+            .await
+            .map_err(|source| RightsError { user: user.username.clone(), source: Box::new(source) })?;
+        let allowed = answer.status.is_some_and(|status| status.allowed);
+        if allowed {
+            let mut granted = self.granted.lock().unwrap_or_else(PoisonError::into_inner);
+            if granted.len() >= REMEMBERED {
+                granted.clear();
+            }
+            granted.insert(key, Instant::now());
+        }
+        Ok(allowed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn only_what_is_new_or_changed_needs_a_right() {
+        let old = json!({"spec": {"resources": [{"name": "a", "plugin": "p"}], "forks": [{"forkOf": {"name": "x"}}]}});
+        let new = json!({"spec": {"resources": [{"name": "a", "plugin": "p"}, {"name": "b", "plugin": "q"}], "forks": [{"forkOf": {"name": "x"}}]}});
+        let rights = needed("shop", &old, &new, |name| Some(format!("plugin-of-{name}")));
+        assert_eq!(rights.len(), 1);
+        assert_eq!(
+            rights[0].refusal("alice"),
+            "spec.resources[1].plugin: \"alice\" may not use resourceplugins.sluice.dev \"plugin-of-b\"; ask a cluster admin for a role with verb \"use\" on it"
+        );
+        assert_eq!(needed("shop", &Value::Null, &old, |_| None)[0].verb, "create");
+    }
+}

@@ -1,0 +1,160 @@
+//! The TLS server around a router: who may wait how long, and how it stops without failing anybody.
+//!
+//! It knows nothing of what the router answers, nor where the certificate comes from.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::middleware::{self, Next};
+use axum::response::Response;
+use axum_server::accept::{TcpConfigAcceptor, TcpKeepaliveConfig, TcpSocketConfig};
+use axum_server::tls_rustls::{RustlsAcceptor, RustlsConfig};
+use axum_server::{Handle, Server};
+use http::{HeaderValue, Version, header};
+use rustls::ServerConfig;
+use rustls::server::ResolvesServerCert;
+use tokio_util::sync::CancellationToken;
+
+const HANDSHAKE: Duration = Duration::from_secs(10);
+const FIRST_REQUEST: Duration = Duration::from_secs(30);
+/// Also bounds how long a connection may be idle, so it must be more than the API server's own 90 s: whoever closes
+/// first decides whether a request can be lost in the crossing.
+const HEADERS: Duration = Duration::from_secs(120);
+const PROBE_AFTER: Duration = Duration::from_secs(30);
+const PROBE_ANSWER: Duration = Duration::from_secs(20);
+const STREAMS: u32 = 1000;
+
+/// How to stop.
+#[derive(Debug, Clone, Copy)]
+pub struct Drain {
+    /// For how long new connections and requests are still answered after the word to stop: the API server keeps its
+    /// connections to a terminating pod, and other nodes learn late that it is gone.
+    pub accept: Duration,
+    /// For how long after that requests in flight may finish.
+    pub finish: Duration,
+}
+
+impl Default for Drain {
+    fn default() -> Self {
+        Self { accept: Duration::from_secs(10), finish: Duration::from_secs(30) }
+    }
+}
+
+/// Why the server ended, or never began.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The address is not free, or not ours.
+    #[error("cannot listen on {address}: choose a free port of this host")]
+    Listen {
+        /// What was asked for.
+        address: SocketAddr,
+        #[source]
+        source: io::Error,
+    },
+    /// The cryptography does not support the protocol versions.
+    #[error("cannot set up TLS 1.2 and 1.3")]
+    Tls(#[source] rustls::Error),
+    /// The server broke.
+    #[error("the TLS server on {address} failed")]
+    Serve {
+        /// Where it listened.
+        address: SocketAddr,
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// A bound address, not yet served, so that whoever starts us can know the port first.
+#[derive(Debug)]
+pub struct Listening {
+    listener: TcpListener,
+    /// The address, with the port that was given.
+    pub address: SocketAddr,
+}
+
+/// Binds `address`.
+pub fn listen(address: SocketAddr) -> Result<Listening, ServeError> {
+    let failed = |source| ServeError::Listen { address, source };
+    let listener = TcpListener::bind(address).map_err(failed)?;
+    let address = listener.local_addr().map_err(failed)?;
+    Ok(Listening { listener, address })
+}
+
+/// Serves `router` until `shutdown` and the drain after it.
+///
+/// While draining, each HTTP/1.1 answer tells the client to leave its connection, so that its next request goes to
+/// another replica; HTTP/2 clients are told at the end of it.
+pub async fn serve_tls(
+    listening: Listening,
+    router: Router,
+    resolver: Arc<dyn ResolvesServerCert>,
+    shutdown: CancellationToken,
+    drain: Drain,
+) -> Result<(), ServeError> {
+    let Listening { listener, address } = listening;
+    let failed = |source| ServeError::Serve { address, source };
+    let handle = Handle::new();
+    let mut server = axum_server::from_tcp(listener)
+        .map_err(failed)?
+        .acceptor(acceptor(tls(resolver)?))
+        .handle(handle.clone())
+        .first_request_timeout(FIRST_REQUEST)
+        .accept_error_handler(|peer, error| tracing::debug!(?peer, %error, "connection refused"));
+    limit(&mut server);
+    let router = router.layer(middleware::from_fn_with_state(shutdown.clone(), send_away));
+    let stop = async {
+        shutdown.cancelled().await;
+        tracing::info!(accept = ?drain.accept, finish = ?drain.finish, "draining");
+        tokio::time::sleep(drain.accept).await;
+        handle.graceful_shutdown(Some(drain.finish));
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        served = server.serve(router.into_make_service()) => served.map_err(failed),
+        () = stop => Ok(()),
+    }
+}
+
+type TlsAcceptor = RustlsAcceptor<TcpConfigAcceptor>;
+
+fn acceptor(config: ServerConfig) -> TlsAcceptor {
+    let keepalive = TcpKeepaliveConfig::new().time(PROBE_AFTER).interval(PROBE_ANSWER).retries(3);
+    let socket = TcpSocketConfig::new().nodelay(true).keepalive(keepalive);
+    RustlsAcceptor::new(RustlsConfig::from_config(Arc::new(config)))
+        .handshake_timeout(HANDSHAKE)
+        .acceptor(TcpConfigAcceptor::new(socket))
+}
+
+fn tls(resolver: Arc<dyn ResolvesServerCert>) -> Result<ServerConfig, ServeError> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(ServeError::Tls)?
+        .with_no_client_auth()
+        .with_cert_resolver(resolver);
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(config)
+}
+
+fn limit(server: &mut Server<SocketAddr, TlsAcceptor>) {
+    let builder = server.http_builder();
+    builder.http1().header_read_timeout(HEADERS);
+    builder.http2().max_concurrent_streams(STREAMS).keep_alive_interval(PROBE_AFTER).keep_alive_timeout(PROBE_ANSWER);
+}
+
+async fn send_away(State(shutdown): State<CancellationToken>, request: Request, next: Next) -> Response {
+    let version = request.version();
+    let mut response = next.run(request).await;
+    if shutdown.is_cancelled() && version <= Version::HTTP_11 {
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
+    response
+}
+
+#[cfg(test)]
+#[path = "serve_tests.rs"]
+mod tests;
