@@ -2,11 +2,19 @@
 //!
 //! Nothing here knows a client, a clock or a task: every input is an argument, every time too.
 
+pub mod changes;
 pub mod check;
+pub mod expression;
 pub mod key;
+pub mod kinds;
 pub mod order;
 pub mod plugins;
 pub mod pod;
 pub mod runs;
+pub mod scope;
+pub mod template;
 pub mod timing;
 pub mod undo;
+
+#[cfg(test)]
+mod specimen;
