@@ -6,7 +6,9 @@
 pub mod agent;
 pub mod api;
 pub mod certs;
+pub mod cli;
 pub mod controller;
 pub mod engine;
+pub mod metrics;
 pub mod plan;
 pub mod webhook;

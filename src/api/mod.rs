@@ -18,8 +18,8 @@ pub use phase_run::{
     StepStatus, TargetRef,
 };
 pub use resource_plugin::{
-    Apply, FailurePolicy, Input, InputAs, Output, PhaseSettings, PhasesSettings, ResourcePlugin,
-    ResourcePluginSpec, Runner, Step, StepOutputRef,
+    Apply, FailurePolicy, Input, InputAs, Output, PhaseSettings, PhasesSettings, ResourcePlugin, ResourcePluginSpec,
+    Runner, Step, StepOutputRef,
 };
 pub use sandbox::{
     Condition, EnvOperation, EnvVar, EnvVarSource, Fork, ForkCustomizations, ForkOf, ForkedKind, ImageOverride,

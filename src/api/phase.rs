@@ -15,14 +15,8 @@ pub enum Phase {
 
 impl Phase {
     /// All six, in the order of a target's life.
-    pub const ALL: [Phase; 6] = [
-        Phase::PreCreate,
-        Phase::PostCreate,
-        Phase::PreUpdate,
-        Phase::PostUpdate,
-        Phase::PreDelete,
-        Phase::PostDelete,
-    ];
+    pub const ALL: [Phase; 6] =
+        [Phase::PreCreate, Phase::PostCreate, Phase::PreUpdate, Phase::PostUpdate, Phase::PreDelete, Phase::PostDelete];
 
     /// Whether the phase runs inside the admission of a change, before it is stored.
     pub const fn is_pre(self) -> bool {

@@ -221,7 +221,10 @@ pub struct SandboxResource {
     #[schemars(length(min = 1, max = 63), regex(pattern = r"^[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?$"))]
     pub name: String,
     /// `NAME`, `NAME@1.2.0`, or `NAME@latest`: the newest version at the time the resource joins, kept from then on.
-    #[schemars(length(min = 1, max = 220), regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(@(latest|v?[0-9]+(\.[0-9]+){0,2}([-+][0-9A-Za-z.+-]+)?))?$"))]
+    #[schemars(
+        length(min = 1, max = 220),
+        regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(@(latest|v?[0-9]+(\.[0-9]+){0,2}([-+][0-9A-Za-z.+-]+)?))?$")
+    )]
     pub plugin: String,
     /// What the plugin's inputs with `valueFromSandbox` and the expressions' `params` see.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]

@@ -51,8 +51,12 @@ pub fn objects(
 ) -> Result<Vec<Value>, ForkError> {
     let pod_labels = baseline["spec"]["template"]["metadata"]["labels"].as_object().cloned().unwrap_or_default();
     let leading: Vec<&Value> = services.iter().filter(|service| selects(service, &pod_labels)).collect();
-    let mut selected: BTreeSet<&str> =
-        baseline["spec"]["selector"]["matchLabels"].as_object().into_iter().flatten().map(|(k, _)| k.as_str()).collect();
+    let mut selected: BTreeSet<&str> = baseline["spec"]["selector"]["matchLabels"]
+        .as_object()
+        .into_iter()
+        .flatten()
+        .map(|(k, _)| k.as_str())
+        .collect();
     for service in &leading {
         selected.extend(service["spec"]["selector"].as_object().into_iter().flatten().map(|(k, _)| k.as_str()));
     }
@@ -291,7 +295,8 @@ mod tests {
     use super::*;
     use rstest::rstest;
 
-    const OWNER: Owner<'static> = Owner { name: "feature-x", uid: "u", namespace: "shop", routing_key: "r", outputs: "o" };
+    const OWNER: Owner<'static> =
+        Owner { name: "feature-x", uid: "u", namespace: "shop", routing_key: "r", outputs: "o" };
 
     fn baseline() -> Value {
         json!({"metadata": {"name": "cart", "labels": {"app.kubernetes.io/instance": "argo"}}, "spec": {
@@ -320,7 +325,10 @@ mod tests {
     fn no_selector_of_the_baseline_reaches_the_fork() {
         let made = made("forkOf: {kind: Deployment, name: cart}").unwrap();
         let labels = &made[0]["spec"]["template"]["metadata"]["labels"];
-        assert_eq!((&labels["app"], &labels["tier"], &labels["version"]), (&json!("cart-feature-x"), &json!("web-feature-x"), &json!("1")));
+        assert_eq!(
+            (&labels["app"], &labels["tier"], &labels["version"]),
+            (&json!("cart-feature-x"), &json!("web-feature-x"), &json!("1"))
+        );
         assert_eq!(made[0]["metadata"]["labels"]["app.kubernetes.io/instance"], Value::Null);
         assert_eq!(made[0]["spec"]["replicas"], 1);
     }
@@ -345,16 +353,26 @@ mod tests {
         assert_eq!((&container["image"], &made[0]["spec"]["replicas"]), (&json!("cart:pr"), &json!(2)));
         let env = container["env"].as_array().unwrap();
         assert!(!env.iter().any(|e| e["name"] == "OLD"));
-        assert!(env.contains(&json!({"name": "HOST", "valueFrom": {"secretKeyRef": {"name": "o", "key": "db.step.host"}}})));
+        assert!(
+            env.contains(&json!({"name": "HOST", "valueFrom": {"secretKeyRef": {"name": "o", "key": "db.step.host"}}}))
+        );
         assert!(env.contains(&json!({"name": "SIGNADOT_SANDBOX_ROUTING_KEY", "value": "r"})));
     }
 
     #[rstest]
-    #[case("images: [{image: a, container: side}]", "customizations.images[0].container: the workload has no container \"side\" (it has main)")]
-    #[case("env: [{name: A, value: b, container: side}]", "customizations.env[0].container: the workload has no container \"side\" (it has main)")]
+    #[case(
+        "images: [{image: a, container: side}]",
+        "customizations.images[0].container: the workload has no container \"side\" (it has main)"
+    )]
+    #[case(
+        "env: [{name: A, value: b, container: side}]",
+        "customizations.env[0].container: the workload has no container \"side\" (it has main)"
+    )]
     #[case("patch: {type: json, value: '[{op: remove, path: /spec/none}]'}", "customizations.patch.value: ")]
     fn what_does_not_fit_is_named(#[case] customizations: &str, #[case] message: &str) {
-        let error = made(&format!("{{forkOf: {{kind: Deployment, name: cart}}, customizations: {{{customizations}}}}}")).unwrap_err();
+        let error =
+            made(&format!("{{forkOf: {{kind: Deployment, name: cart}}, customizations: {{{customizations}}}}}"))
+                .unwrap_err();
         assert!(error.to_string().starts_with(message), "{error}");
     }
 

@@ -44,7 +44,7 @@ pub async fn reconcile(context: &Context, object: &Value, routing_key: &str) -> 
     let mut invalid = None;
     let known_services = if spec.forks.is_empty() { Vec::new() } else { list_services(&services).await? };
     for (index, fork) in spec.forks.iter().enumerate() {
-        match self::objects(context, object, owner, fork, &deployments, &known_services).await? {
+        match objects(context, object, owner, fork, &deployments, &known_services).await? {
             Ok(objects) => {
                 for object in objects {
                     let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
@@ -96,7 +96,8 @@ async fn objects(
     services: &[Value],
 ) -> Result<Result<Vec<Value>, ForkError>, ControllerError> {
     let ForkedKind::Deployment = fork.fork_of.kind;
-    let found = deployments.get_opt(&fork.fork_of.name).await.map_err(ControllerError::api("read a fork's baseline"))?;
+    let found =
+        deployments.get_opt(&fork.fork_of.name).await.map_err(ControllerError::api("read a fork's baseline"))?;
     let Some(baseline) = found else {
         return Ok(Err(ForkError::NoBaseline {
             kind: "Deployment".to_owned(),
@@ -165,7 +166,8 @@ async fn prune(
     ours: &ListParams,
     wanted: &BTreeSet<(String, String)>,
 ) -> Result<(), ControllerError> {
-    let background = DeleteParams { propagation_policy: Some(PropagationPolicy::Background), ..DeleteParams::default() };
+    let background =
+        DeleteParams { propagation_policy: Some(PropagationPolicy::Background), ..DeleteParams::default() };
     let is_wanted = |kind: &str, name: String| wanted.contains(&(kind.to_owned(), name));
     for found in deployments.list_metadata(ours).await.map_err(ControllerError::api("list forks"))? {
         if !is_wanted("Deployment", found.name_any()) {

@@ -20,7 +20,6 @@ use kube::runtime::reflector::Store;
 use kube::{Api, Client, CustomResourceExt};
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
-use tokio::sync::watch;
 
 /// What the leader is told at start.
 #[derive(Clone, Debug)]
@@ -39,8 +38,8 @@ pub struct Context {
     pub engine: Arc<Engine>,
     pub plugins: Arc<RwLock<Plugins>>,
     pub settings: ControllerSettings,
-    /// Since when the webhooks have been in force; an older object was not seen by them.
-    pub registered: watch::Receiver<crate::certs::Registration>,
+    /// The configuration that notes since when the webhooks have been in force.
+    pub validating_webhook: String,
     pub recorder: events::Recorder,
 }
 
@@ -49,11 +48,11 @@ impl Context {
         engine: Arc<Engine>,
         plugins: Arc<RwLock<Plugins>>,
         settings: ControllerSettings,
-        registered: watch::Receiver<crate::certs::Registration>,
+        validating_webhook: String,
     ) -> Arc<Self> {
         let client = engine.client().clone();
         let recorder = events::Recorder::new(client.clone(), engine.replicas.own().pod.clone());
-        Arc::new(Self { client, engine, plugins, settings, registered, recorder })
+        Arc::new(Self { client, engine, plugins, settings, validating_webhook, recorder })
     }
 }
 

@@ -1,6 +1,8 @@
 //! Reconciles the record of a sandbox that is gone: its last phases run, then the record goes too.
 
-use super::{Context, ControllerError, RETRY_AFTER, RecordStore, SandboxStore, forks, post, sandbox_resource, sandboxes_in};
+use super::{
+    Context, ControllerError, RETRY_AFTER, RecordStore, SandboxStore, forks, post, sandbox_resource, sandboxes_in,
+};
 use crate::api::{PhaseRun, SandboxRecord};
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::Secret;
@@ -64,7 +66,8 @@ async fn reconcile(record: Arc<SandboxRecord>, shared: Arc<Shared>) -> Result<Ac
     }
     let target = record.spec.target.clone();
     let open = context.engine.index.of_target(&target).into_iter().find(|run| run.state.is_open());
-    let is_owed = |key: &str| record.spec.owed.as_ref().is_some_and(|o| o.deletion && o.runs.iter().any(|r| r.key == key));
+    let is_owed =
+        |key: &str| record.spec.owed.as_ref().is_some_and(|o| o.deletion && o.runs.iter().any(|r| r.key == key));
     if let Some(run) = open.filter(|run| !is_owed(&run.key)) {
         // A phase that was begun before the deletion ends before what follows it begins.
         context.engine.adopt(&run).await?;
@@ -75,7 +78,8 @@ async fn reconcile(record: Arc<SandboxRecord>, shared: Arc<Shared>) -> Result<Ac
     }
     let records: Api<SandboxRecord> = Api::all(context.client.clone());
     let name = record.name_any();
-    let Some(mut record) = records.get_opt(&name).await.map_err(ControllerError::api("read a sandbox's record"))? else {
+    let Some(mut record) = records.get_opt(&name).await.map_err(ControllerError::api("read a sandbox's record"))?
+    else {
         return Ok(Action::await_change());
     };
     if record.spec.owed.as_ref().is_some_and(|owed| !owed.deletion) {

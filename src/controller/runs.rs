@@ -36,7 +36,11 @@ pub async fn follow(context: Arc<Context>, sandboxes: SandboxStore, records: Rec
         let open: Vec<Arc<RunEntry>> = context.engine.index.filter(needs_a_look);
         for run in &open {
             if let Err(error) = look(&context, &sandboxes, &records, run).await {
-                tracing::warn!(run = run.name, error = &error as &dyn std::error::Error, "what becomes of a run could not be written down");
+                tracing::warn!(
+                    run = run.name,
+                    error = &error as &dyn std::error::Error,
+                    "what becomes of a run could not be written down"
+                );
             }
         }
         tell(&context, &mut told).await;
@@ -115,7 +119,11 @@ async fn commit(context: &Arc<Context>, run: &Arc<RunEntry>) -> Result<(), Contr
     }
     if entry.phase == Some(Phase::PreCreate) {
         let target = TargetRef { uid: entry.uid().map(str::to_owned), ..entry.target.clone() };
-        let note = format!("pre-create ran before the sandbox was stored: {}; run {}", entry.message.as_deref().unwrap_or("done"), entry.name);
+        let note = format!(
+            "pre-create ran before the sandbox was stored: {}; run {}",
+            entry.message.as_deref().unwrap_or("done"),
+            entry.name
+        );
         context.recorder.normal(&target, "PreCreateSucceeded", "PreCreate", &note).await;
     }
     Ok(())
@@ -129,7 +137,8 @@ async fn abandon(context: &Arc<Context>, run: &Arc<RunEntry>) -> Result<(), Cont
     let steps = whole.status.clone().unwrap_or_default().steps;
     let undo = undo::undo(&run.name, &whole.spec, &steps).map(|spec| crate::engine::name_of(&spec));
     let marked = context.engine.mark(run, json!({"state": RunState::Abandoned, "compensatedBy": undo})).await?;
-    let undone = undo.map_or_else(|| "there is nothing to undo".to_owned(), |name| format!("what it did is undone by run {name}"));
+    let undone = undo
+        .map_or_else(|| "there is nothing to undo".to_owned(), |name| format!("what it did is undone by run {name}"));
     let note = format!("the change that run {} was for was never stored: {undone}", marked.name);
     context.recorder.warning(&marked.target, "Abandoned", "Undo", &note).await;
     if let Some(whole) = context.engine.read(&run.name).await? {

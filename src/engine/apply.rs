@@ -28,7 +28,12 @@ pub struct Manifest {
 pub struct Kinds(Mutex<HashMap<GroupVersionKind, (ApiResource, KindScope)>>);
 
 impl Kinds {
-    async fn find(&self, client: &Client, api_version: &str, kind: &str) -> Result<(ApiResource, KindScope), kube::Error> {
+    async fn find(
+        &self,
+        client: &Client,
+        api_version: &str,
+        kind: &str,
+    ) -> Result<(ApiResource, KindScope), kube::Error> {
         let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
         let kind = GroupVersionKind::gvk(group, version, kind);
         if let Some(known) = self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&kind) {
@@ -53,7 +58,10 @@ pub struct Applier<'a> {
 impl Applier<'_> {
     /// What tells this resource's objects from all others.
     fn mark(&self) -> String {
-        labels::short_hash(&format!("{}/{}/{}/{}", self.target.kind, self.target.namespace, self.target.name, self.resource))
+        labels::short_hash(&format!(
+            "{}/{}/{}/{}",
+            self.target.kind, self.target.namespace, self.target.name, self.resource
+        ))
     }
 
     fn manager(&self) -> String {
@@ -76,7 +84,8 @@ impl Applier<'_> {
         }
         let mut manifests: Vec<Manifest> = Vec::new();
         for (index, manifest) in apply.manifests.iter().enumerate() {
-            let template = Template::parse_at(&format!("apply.manifests[{index}]"), manifest).map_err(|e| failed(&e))?;
+            let template =
+                Template::parse_at(&format!("apply.manifests[{index}]"), manifest).map_err(|e| failed(&e))?;
             for scope in &scopes {
                 let object = template.render(scope).map_err(|e| failed(&e))?;
                 let manifest = self.complete(object, index).await?;
@@ -134,7 +143,8 @@ impl Applier<'_> {
             }
             let mut params = PatchParams::apply(&self.manager());
             params.field_validation = Some(ValidationDirective::Strict);
-            let request = self.request(reference).await?.patch(&reference.name, &params, &Patch::Apply(&manifest.object));
+            let request =
+                self.request(reference).await?.patch(&reference.name, &params, &Patch::Apply(&manifest.object));
             self.send(request, || format!("{reference} could not be applied")).await?;
         }
         let gone: BTreeSet<_> =

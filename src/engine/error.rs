@@ -23,7 +23,9 @@ pub enum StepError {
     Failed(String),
     #[error("{what}: {source}")]
     Api { what: String, source: Box<kube::Error> },
-    #[error("{object} exists already and does not belong to this resource: delete it, or choose another name in the plugin")]
+    #[error(
+        "{object} exists already and does not belong to this resource: delete it, or choose another name in the plugin"
+    )]
     Foreign { object: ObjectRef },
     #[error("the time limit of {seconds} s was reached")]
     TimedOut { seconds: u32 },

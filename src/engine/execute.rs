@@ -10,9 +10,7 @@ use super::outputs::{self, Outputs};
 use super::script::StepPod;
 use super::{Engine, inputs};
 use crate::agent::protocol::LOG_LIMIT;
-use crate::api::{
-    ObjectRef, PhaseRun, PhaseRunStatus, RunResource, RunState, Step, StepKind, StepState, StepStatus,
-};
+use crate::api::{ObjectRef, PhaseRun, PhaseRunStatus, RunResource, RunState, Step, StepKind, StepState, StepStatus};
 use crate::plan::expression::Expression;
 use crate::plan::kinds;
 use crate::plan::scope::{Scope, ScopeBuilder};
@@ -97,9 +95,7 @@ impl Execution {
             .iter()
             .enumerate()
             .filter(|(_, resource)| resource.steps.iter().any(|step| step.script.is_some()))
-            .map(|(index, _)| {
-                (index, Arc::new(StepPod::new(engine.client.clone(), engine.pods.clone(), &run, index)))
-            })
+            .map(|(index, _)| (index, Arc::new(StepPod::new(engine.client.clone(), engine.pods.clone(), &run, index))))
             .collect();
         Ok(Self { engine, run, status, outputs: Arc::new(Mutex::new(outputs)), pods, layout })
     }
@@ -252,7 +248,8 @@ impl Execution {
             let log = Some(result.log.clone()).filter(|log| !log.is_empty());
             let mut outputs = BTreeMap::new();
             for (output, content) in &result.outputs {
-                let content = STANDARD.decode(content).map_err(|e| StepError::Failed(format!("output {output}: {e}")))?;
+                let content =
+                    STANDARD.decode(content).map_err(|e| StepError::Failed(format!("output {output}: {e}")))?;
                 outputs.insert(output.clone(), content);
             }
             if !result.succeeded() {
@@ -336,7 +333,8 @@ impl Execution {
                     return;
                 }
                 let status = &mut self.status.steps[index];
-                status.message = Some(format!("attempt {} failed: {}", status.attempt, message::with_causes(&failure.error)));
+                status.message =
+                    Some(format!("attempt {} failed: {}", status.attempt, message::with_causes(&failure.error)));
                 let pause = Duration::from_secs(1 << (status.attempt - 1).min(5)).min(LONGEST_BACKOFF);
                 status.attempt += 1;
                 match self.job(index, false).await {
@@ -426,7 +424,9 @@ impl Execution {
                     let theirs = found.status.as_ref();
                     let open = theirs.is_none_or(|s| s.state.is_open());
                     let executor = theirs.and_then(|s| s.executor.clone());
-                    let taken = executor.is_some_and(|e| e != self.engine.replicas.own().to_string() && self.engine.replicas.is_alive(&e));
+                    let taken = executor.is_some_and(|e| {
+                        e != self.engine.replicas.own().to_string() && self.engine.replicas.is_alive(&e)
+                    });
                     if !open || taken {
                         return Err(EngineError::Lost { run: name });
                     }

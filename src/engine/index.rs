@@ -53,10 +53,12 @@ impl RunEntry {
 impl From<&PhaseRun> for RunEntry {
     fn from(run: &PhaseRun) -> Self {
         let status = run.status.clone().unwrap_or_default();
-        let moment = |time: &Option<k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime>| time.as_ref().map(|t| t.0);
-        let current = status.steps.iter().position(|s| s.state == StepState::Running).map(|at| {
-            (format!("{}/{}", status.steps[at].resource, status.steps[at].step), at + 1, status.steps.len())
-        });
+        let moment =
+            |time: &Option<k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime>| time.as_ref().map(|t| t.0);
+        let current =
+            status.steps.iter().position(|s| s.state == StepState::Running).map(|at| {
+                (format!("{}/{}", status.steps[at].resource, status.steps[at].step), at + 1, status.steps.len())
+            });
         let steps = || status.steps.iter();
         let failing = steps().filter(|s| s.state == StepState::Failed).map(|s| &s.resource);
         let ignorable = failing.clone().next().is_some()

@@ -149,7 +149,8 @@ impl Engine {
 
     /// Whether nobody executes an open run.
     pub fn is_orphan(&self, entry: &RunEntry) -> bool {
-        if !entry.state.is_open() || self.executing.lock().unwrap_or_else(PoisonError::into_inner).contains(&entry.name) {
+        if !entry.state.is_open() || self.executing.lock().unwrap_or_else(PoisonError::into_inner).contains(&entry.name)
+        {
             return false;
         }
         match &entry.executor {
@@ -160,7 +161,9 @@ impl Engine {
 
     fn spawn(self: &Arc<Self>, run: PhaseRun) {
         let name = run.name_any();
-        if self.stop.is_cancelled() || !self.executing.lock().unwrap_or_else(PoisonError::into_inner).insert(name.clone()) {
+        if self.stop.is_cancelled()
+            || !self.executing.lock().unwrap_or_else(PoisonError::into_inner).insert(name.clone())
+        {
             return;
         }
         let engine = self.clone();
@@ -181,7 +184,11 @@ impl Engine {
                 }
                 Err(EngineError::Lost { .. }) => return,
                 Err(error) => {
-                    tracing::warn!(run = name, error = &error as &dyn std::error::Error, "a run is interrupted and will go on");
+                    tracing::warn!(
+                        run = name,
+                        error = &error as &dyn std::error::Error,
+                        "a run is interrupted and will go on"
+                    );
                 }
             }
             loop {
@@ -195,7 +202,11 @@ impl Engine {
                         break;
                     }
                     Ok(_) => return,
-                    Err(error) => tracing::warn!(run = name, error = &error as &dyn std::error::Error, "the API server does not answer"),
+                    Err(error) => tracing::warn!(
+                        run = name,
+                        error = &error as &dyn std::error::Error,
+                        "the API server does not answer"
+                    ),
                 }
             }
         }

@@ -1,5 +1,6 @@
 //! The pod that a resource's scripts run in, as a pure function.
 
+use crate::agent::AGENT_DIR as AGENT_DIRECTORY;
 use crate::api::{RunResource, labels};
 use crate::plan::order;
 use k8s_openapi::api::core::v1::{
@@ -11,8 +12,6 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::ObjectMeta;
 use std::collections::BTreeSet;
 
-/// Where the agent lives in a step pod.
-pub const AGENT_DIRECTORY: &str = "/.sluice";
 /// Any user other than root can run the interpreters of an image; this one has no name in any.
 const USER: i64 = 65532;
 /// Folders of an image that a volume must not hide.
@@ -90,18 +89,21 @@ pub fn pod(context: &PodContext<'_>, resource: &RunResource) -> Pod {
                 run_as_user: Some(USER),
                 run_as_group: Some(USER),
                 fs_group: Some(USER),
-                seccomp_profile: Some(SeccompProfile { type_: "RuntimeDefault".to_owned(), ..SeccompProfile::default() }),
+                seccomp_profile: Some(SeccompProfile {
+                    type_: "RuntimeDefault".to_owned(),
+                    ..SeccompProfile::default()
+                }),
                 ..PodSecurityContext::default()
             }),
             init_containers: Some(vec![Container {
                 name: "agent".to_owned(),
                 image_pull_policy: context.image_pull_policy.map(str::to_owned),
-                ..agent(&["/sluice", "agent", "install", AGENT_DIRECTORY], context.agent_image, &mounts[..1])
+                ..agent(&["/sluice", "agent", "install", "--dir", AGENT_DIRECTORY], context.agent_image, &mounts[..1])
             }]),
             containers: vec![Container {
                 name: "main".to_owned(),
                 ..agent(
-                    &[&binary, "agent", "serve", AGENT_DIRECTORY],
+                    &[&binary, "agent", "serve", "--dir", AGENT_DIRECTORY],
                     resource.runner.image.as_deref().unwrap_or_default(),
                     &mounts,
                 )
@@ -123,7 +125,8 @@ pub fn pod(context: &PodContext<'_>, resource: &RunResource) -> Pod {
 
 /// The folders of the files that the scripts read and leave, so that a user other than root can write there.
 fn file_directories(resource: &RunResource) -> BTreeSet<String> {
-    let parents = resource.steps.iter().flat_map(order::paths).filter_map(|path| path.rsplit_once('/').map(|(dir, _)| dir));
+    let parents =
+        resource.steps.iter().flat_map(order::paths).filter_map(|path| path.rsplit_once('/').map(|(dir, _)| dir));
     parents
         .filter(|dir| {
             let own = ["/tmp", AGENT_DIRECTORY].iter().any(|o| dir == o || dir.starts_with(&format!("{o}/")));

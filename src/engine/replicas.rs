@@ -64,7 +64,8 @@ impl Replicas {
 
     pub fn observe(&self, lease: &Lease) {
         let Some(spec) = &lease.spec else { return };
-        let (holder, renewed) = (spec.holder_identity.clone().unwrap_or_default(), spec.renew_time.as_ref().map(|t| t.0));
+        let (holder, renewed) =
+            (spec.holder_identity.clone().unwrap_or_default(), spec.renew_time.as_ref().map(|t| t.0));
         let mut seen = self.seen.write().unwrap_or_else(PoisonError::into_inner);
         match seen.get(&lease.name_any()) {
             Some(known) if known.holder == holder && known.renewed == renewed => {}
@@ -104,14 +105,17 @@ pub fn lease_name(pod: &str) -> String {
 /// Renews this process's Lease for as long as the future is polled.
 pub async fn keep_alive(client: Client, namespace: &str, own: &Identity, pod_uid: Option<String>) {
     let leases: Api<Lease> = Api::namespaced(client, namespace);
+    let (name, params) = (lease_name(&own.pod), PatchParams::apply(crate::api::labels::MANAGER).force());
     let mut ticks = tokio::time::interval(RENEW_EVERY);
     loop {
         ticks.tick().await;
-        let lease = lease(own, pod_uid.clone());
-        let renew = leases.patch(&lease_name(&own.pod), &PatchParams::apply(crate::api::labels::MANAGER).force(), &Patch::Apply(&lease));
+        let lease = Patch::Apply(lease(own, pod_uid.clone()));
+        let renew = leases.patch(&name, &params, &lease);
         match tokio::time::timeout(RENEW_EVERY, renew).await {
             Ok(Ok(_)) => {}
-            Ok(Err(error)) => tracing::warn!(error = &error as &dyn std::error::Error, "the replica's lease was not renewed"),
+            Ok(Err(error)) => {
+                tracing::warn!(error = &error as &dyn std::error::Error, "the replica's lease was not renewed")
+            }
             Err(_) => tracing::warn!("the replica's lease was not renewed in time"),
         }
     }

@@ -1,7 +1,8 @@
 //! The `script` step: a pod for each resource of a run, an agent in it, and a connection that may break.
 
 use super::error::{EngineError, StepError, is_status};
-use super::pod_template::{self, AGENT_DIRECTORY, PodContext};
+use super::pod_template::{self, PodContext};
+use crate::agent::AGENT_DIR as AGENT_DIRECTORY;
 use crate::agent::client::{Session, SessionError};
 use crate::agent::protocol::{RunStep, StepResult};
 use crate::api::{PhaseRun, RunResource, labels};
@@ -29,7 +30,6 @@ pub struct PodSettings {
 
 /// The pod of one resource of a run; made when its first script begins.
 pub struct StepPod {
-    client: Client,
     pods: Api<Pod>,
     namespace: String,
     settings: Arc<PodSettings>,
@@ -59,8 +59,7 @@ impl StepPod {
         let resource = run.spec.resources[index].clone();
         let namespace = resource.runner.namespace.clone().unwrap_or_else(|| settings.own_namespace.clone());
         Self {
-            pods: Api::namespaced(client.clone(), &namespace),
-            client,
+            pods: Api::namespaced(client, &namespace),
             namespace,
             settings,
             run: run.clone(),
@@ -120,7 +119,12 @@ impl StepPod {
                     connected.lost += 1;
                     continue;
                 }
-                Err(reason) => return Err(StepError::Failed(format!("the step's pod {}/{name} cannot run: {reason}", self.namespace))),
+                Err(reason) => {
+                    return Err(StepError::Failed(format!(
+                        "the step's pod {}/{name} cannot run: {reason}",
+                        self.namespace
+                    )));
+                }
             };
             self.set_waits_for(None);
             match self.connect(&name).await {
@@ -134,7 +138,10 @@ impl StepPod {
                     tokio::time::sleep(RECONNECT_AFTER).await;
                     if was_running && self.is_broken(&name).await? {
                         if connected.lost >= LOST_PODS {
-                            return Err(StepError::Failed(format!("the step's pod {}/{name} was lost: {reason}", self.namespace)));
+                            return Err(StepError::Failed(format!(
+                                "the step's pod {}/{name} was lost: {reason}",
+                                self.namespace
+                            )));
                         }
                         connected.lost += 1;
                     }
@@ -172,7 +179,9 @@ impl StepPod {
                     self.namespace
                 )))
             }
-            Err(error) => Err(StepError::api(format!("the step's pod could not be made in namespace {}", self.namespace))(error)),
+            Err(error) => {
+                Err(StepError::api(format!("the step's pod could not be made in namespace {}", self.namespace))(error))
+            }
         }
     }
 
@@ -195,7 +204,11 @@ impl StepPod {
                 Ok(Some(watcher::Event::InitDone)) if !seen => return Err("it was deleted".to_owned()),
                 Ok(Some(watcher::Event::Init | watcher::Event::InitDone)) => {}
                 Ok(None) => return Err("the watch of it ended".to_owned()),
-                Err(error) => tracing::debug!(pod = name, error = &error as &dyn std::error::Error, "the watch of a step pod broke"),
+                Err(error) => tracing::debug!(
+                    pod = name,
+                    error = &error as &dyn std::error::Error,
+                    "the watch of a step pod broke"
+                ),
             }
         }
     }
@@ -207,7 +220,7 @@ impl StepPod {
 
     async fn connect(&self, name: &str) -> Result<Connection, String> {
         let binary = format!("{AGENT_DIRECTORY}/sluice");
-        let command = [binary.as_str(), "agent", "connect", AGENT_DIRECTORY];
+        let command = [binary.as_str(), "agent", "connect", "--dir", AGENT_DIRECTORY];
         let params = AttachParams::default().container("main").stdin(true).stdout(true).stderr(false);
         let mut process = self.pods.exec(name, command, &params).await.map_err(|e| e.to_string())?;
         let (Some(reader), Some(writer)) = (process.stdout(), process.stdin()) else {

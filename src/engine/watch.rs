@@ -5,8 +5,8 @@ use super::replicas::COMPONENT;
 use crate::api::PhaseRun;
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::coordination::v1::Lease;
-use kube::runtime::watcher::{self, Event, watcher};
 use kube::runtime::WatchStreamExt;
+use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, ResourceExt};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -33,7 +33,9 @@ pub async fn follow_runs(engine: Arc<Engine>, synced: watch::Sender<bool>) {
             }
             Ok(Some(Event::Delete(run))) => engine.index.forget(&run.name_any()),
             Ok(None) => return,
-            Err(error) => tracing::warn!(error = &error as &dyn std::error::Error, "the watch of runs broke and is made again"),
+            Err(error) => {
+                tracing::warn!(error = &error as &dyn std::error::Error, "the watch of runs broke and is made again")
+            }
         }
     }
 }
@@ -52,7 +54,10 @@ pub async fn follow_replicas(engine: Arc<Engine>, synced: watch::Sender<bool>) {
             }
             Ok(Some(Event::Init)) => {}
             Ok(None) => return,
-            Err(error) => tracing::warn!(error = &error as &dyn std::error::Error, "the watch of replicas broke and is made again"),
+            Err(error) => tracing::warn!(
+                error = &error as &dyn std::error::Error,
+                "the watch of replicas broke and is made again"
+            ),
         }
     }
 }

@@ -63,7 +63,11 @@ pub fn summary(run: &PhaseRunSpec, status: &PhaseRunStatus) -> String {
 
 fn place(run: &PhaseRunSpec, step: &StepStatus) -> String {
     let plugin = run.resources.iter().find(|r| r.name == step.resource).map_or("?", |r| r.plugin.as_str());
-    let index = run.resources.iter().find(|r| r.name == step.resource).and_then(|r| r.steps.iter().position(|s| s.name == step.step));
+    let index = run
+        .resources
+        .iter()
+        .find(|r| r.name == step.resource)
+        .and_then(|r| r.steps.iter().position(|s| s.name == step.step));
     let number = index.map_or_else(String::new, |i| format!(" (number {})", i + 1));
     format!("resource {}, plugin {plugin}, step {}{number}", step.resource, step.step)
 }
@@ -73,10 +77,18 @@ pub fn denial(name: &str, run: &PhaseRunSpec, status: &PhaseRunStatus, undo: Opt
     let undone = match undo {
         None => String::new(),
         Some((undo, RunState::Succeeded)) => format!(" What it had done was undone ({undo})."),
-        Some((undo, RunState::Failed)) => format!(" Undoing what it had done FAILED: kubectl get phaserun {undo} -o yaml."),
+        Some((undo, RunState::Failed)) => {
+            format!(" Undoing what it had done FAILED: kubectl get phaserun {undo} -o yaml.")
+        }
         Some((undo, _)) => format!(" What it had done is being undone ({undo})."),
     };
-    let head = format!("{} of {} {} failed: {}.", run.phase, run.target.kind, run.target, summary(run, status).trim_end_matches('.'));
+    let head = format!(
+        "{} of {} {} failed: {}.",
+        run.phase,
+        run.target.kind,
+        run.target,
+        summary(run, status).trim_end_matches('.')
+    );
     let foot = format!(
         "Nothing was stored.{undone} Look: kubectl get phaserun {name} -o yaml. Then mend the cause and make the change again."
     );
@@ -92,7 +104,13 @@ pub fn denial(name: &str, run: &PhaseRunSpec, status: &PhaseRunStatus, undo: Opt
 }
 
 /// What a client reads that came for the last time while the phase still ran.
-pub fn still_running(run: &str, phase: &str, target: &str, step: Option<&(String, usize, usize)>, ran_for: Duration) -> String {
+pub fn still_running(
+    run: &str,
+    phase: &str,
+    target: &str,
+    step: Option<&(String, usize, usize)>,
+    ran_for: Duration,
+) -> String {
     let at = step.map_or_else(String::new, |(step, index, all)| format!(" at step {step} ({index} of {all})"));
     cut(
         &format!(
@@ -114,14 +132,24 @@ mod tests {
         let step = Step { name: "branch".into(), ..Step::default() };
         let run = PhaseRunSpec {
             phase: Phase::PreCreate,
-            target: TargetRef { kind: "Sandbox".into(), namespace: "shop".into(), name: "x".into(), ..TargetRef::default() },
+            target: TargetRef {
+                kind: "Sandbox".into(),
+                namespace: "shop".into(),
+                name: "x".into(),
+                ..TargetRef::default()
+            },
             key: "k".into(),
             attempt: 1,
             requested_by: None,
             routing_key: None,
             compensates: None,
             timeout_seconds: 1,
-            resources: vec![RunResource { name: "db".into(), plugin: "branch-db".into(), steps: vec![step], ..RunResource::default() }],
+            resources: vec![RunResource {
+                name: "db".into(),
+                plugin: "branch-db".into(),
+                steps: vec![step],
+                ..RunResource::default()
+            }],
             object: json!({}),
             old_object: None,
         };

@@ -7,6 +7,7 @@ pub mod check;
 pub mod expression;
 pub mod key;
 pub mod kinds;
+pub mod message;
 pub mod order;
 pub mod plugins;
 pub mod pod;

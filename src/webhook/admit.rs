@@ -11,7 +11,6 @@ use crate::plan::{check, message, timing};
 use k8s_openapi::jiff::Timestamp;
 use kube::Api;
 use kube::api::{ApiResource, DynamicObject};
-use serde_json::Value;
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -179,7 +178,10 @@ impl Admission {
     async fn denial(&self, entry: &RunEntry, deadline: Instant) -> Answer {
         let read = tokio::time::timeout_at(deadline + timing::ANSWER_MARGIN / 2, self.engine.read(&entry.name)).await;
         let (undo, run) = (
-            entry.compensated_by.as_ref().and_then(|name| self.engine.index.get(name).map(|undo| (name.clone(), undo.state))),
+            entry
+                .compensated_by
+                .as_ref()
+                .and_then(|name| self.engine.index.get(name).map(|undo| (name.clone(), undo.state))),
             read.ok().and_then(Result::ok).flatten(),
         );
         match run {

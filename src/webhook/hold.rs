@@ -24,7 +24,10 @@ pub enum Outcome {
     Passed(Arc<RunEntry>),
     Failed(Arc<RunEntry>),
     /// It still runs. `held` tells whether there was room to wait for it.
-    Running { entry: Arc<RunEntry>, held: bool },
+    Running {
+        entry: Arc<RunEntry>,
+        held: bool,
+    },
     /// An earlier attempt is still being undone by this run.
     Undoing(String),
     /// Nothing was begun: there is too much to do.
@@ -130,7 +133,11 @@ impl Holder {
         match engine.reported(&entry).await {
             Ok(entry) => entry,
             Err(error) => {
-                tracing::debug!(run = entry.name, error = &error as &dyn std::error::Error, "a failure may be told again");
+                tracing::debug!(
+                    run = entry.name,
+                    error = &error as &dyn std::error::Error,
+                    "a failure may be told again"
+                );
                 entry
             }
         }
@@ -142,4 +149,3 @@ pub fn new_routing_key() -> String {
     let letters = rand::rng().sample_iter(Alphanumeric).map(char::from).filter(|c| !c.is_ascii_uppercase());
     letters.take(ROUTING_KEY_LENGTH).collect()
 }
-

@@ -1,3 +1,10 @@
-//! The admission webhook: the TLS server, and AdmissionReview in and out.
+//! The admission webhook: the TLS server, AdmissionReview in and out, holding and joining.
 
+pub mod admit;
+pub mod hold;
+pub mod mutate;
+pub mod plugin;
+pub mod review;
+pub mod rights;
+pub mod router;
 pub mod serve;

@@ -50,7 +50,8 @@ fn latest(old: &Value, new: &Value, plugins: &Plugins) -> BTreeMap<String, Strin
         .filter_map(|resource| {
             let kept = was.iter().any(|r| r.name == resource.name && r.plugin == resource.plugin);
             let pinned = before.get(&resource.name).filter(|_| kept).map(String::as_str);
-            let found = plugins.resolve(&resource.plugin, pinned).or_else(|_| plugins.resolve(&resource.plugin, None)).ok()?;
+            let found =
+                plugins.resolve(&resource.plugin, pinned).or_else(|_| plugins.resolve(&resource.plugin, None)).ok()?;
             Some((resource.name, found.name))
         })
         .collect()
@@ -91,7 +92,8 @@ mod tests {
 
     #[test]
     fn nobody_can_pin_by_hand_and_what_is_no_longer_latest_is_forgotten() {
-        let forged = mutated(&Value::Null, &sandbox("db@latest", Some(r#"{"db":"db.1.0.0"}"#)), &["db.1.0.0", "db.2.0.0"]);
+        let forged =
+            mutated(&Value::Null, &sandbox("db@latest", Some(r#"{"db":"db.1.0.0"}"#)), &["db.1.0.0", "db.2.0.0"]);
         assert_eq!(forged["metadata"]["annotations"][LATEST], r#"{"db":"db.2.0.0"}"#);
         let named = mutated(&Value::Null, &sandbox("db@1.0.0", Some(r#"{"db":"db.2.0.0"}"#)), &["db.1.0.0"]);
         assert_eq!(named["metadata"]["annotations"], json!({}));

@@ -195,7 +195,10 @@ mod tests {
 
     #[test]
     fn a_delete_has_no_object() {
-        let review: Review = serde_json::from_value(json!({"request": {"uid": "u", "operation": "DELETE", "object": null, "oldObject": {"kind": "Sandbox"}}})).unwrap();
+        let review: Review = serde_json::from_value(
+            json!({"request": {"uid": "u", "operation": "DELETE", "object": null, "oldObject": {"kind": "Sandbox"}}}),
+        )
+        .unwrap();
         let request = review.request.unwrap();
         assert!(request.object.is_null() && request.operation == Operation::Delete);
     }

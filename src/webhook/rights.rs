@@ -2,9 +2,7 @@
 //! lack.
 
 use super::review::UserInfo;
-use k8s_openapi::api::authorization::v1::{
-    ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec,
-};
+use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
 use kube::api::{ObjectMeta, PostParams};
 use kube::{Api, Client};
 use serde_json::Value;
@@ -98,7 +96,13 @@ impl Rights {
     /// Whether `user` has `right`.
     pub async fn has(&self, user: &UserInfo, right: &Right) -> Result<bool, RightsError> {
         let key = (user.clone(), Right { field: String::new(), ..right.clone() });
-        if self.granted.lock().unwrap_or_else(PoisonError::into_inner).get(&key).is_some_and(|at| at.elapsed() < GRANTED_FOR) {
+        if self
+            .granted
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(&key)
+            .is_some_and(|at| at.elapsed() < GRANTED_FOR)
+        {
             return Ok(true);
         }
         let review = SubjectAccessReview {

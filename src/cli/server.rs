@@ -1,0 +1,395 @@
+//! `sluice server`: everything that runs in the cluster, started in the order in which each part needs the others.
+
+use crate::api::ResourcePlugin;
+use crate::certs::keep::keep_rotated;
+use crate::certs::reload::{Patience, keep_reloaded};
+use crate::certs::store::SecretStore;
+use crate::certs::webhook_config::{self, Webhooks as Registered};
+use crate::certs::{Names, Registration, Serving};
+use crate::controller::{self, ControllerSettings};
+use crate::engine::replicas::{self, Identity, Replicas};
+use crate::engine::{Engine, EngineSettings, PodSettings, follow_replicas, follow_runs};
+use crate::metrics::Metrics;
+use crate::plan::plugins::Plugins;
+use crate::webhook::admit::Admission;
+use crate::webhook::hold::{Holder, new_routing_key};
+use crate::webhook::plugin::{PluginAdmission, RunnerLimits};
+use crate::webhook::rights::Rights;
+use crate::webhook::router::{Webhooks, router};
+use crate::webhook::serve::{Drain, listen, serve_tls};
+use anyhow::Context as _;
+use axum::Router;
+use axum::http::StatusCode;
+use axum::routing::get;
+use clap::{Args, ValueEnum};
+use futures::{StreamExt, TryStreamExt};
+use k8s_openapi::jiff::Timestamp;
+use kube::runtime::WatchStreamExt;
+use kube::runtime::watcher::{self, Event, watcher};
+use kube::{Api, Client, ResourceExt};
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+/// The Secret with the serving certificate.
+const SECRET: &str = "sluice-tls";
+/// The Lease of the leader.
+const LEADER: &str = "sluice-leader";
+/// Seconds that the leader's Lease lasts, and before its end when it is renewed.
+const LEADER_DURATION: u64 = 10;
+const LEADER_GRACE: u64 = 4;
+/// No single call to the API server may take longer, beside watches and execs, which never fall silent for so long.
+const READ_TIMEOUT: Duration = Duration::from_secs(295);
+
+#[derive(Debug, Args)]
+pub struct ServerArgs {
+    /// The namespace that this process runs in
+    #[arg(long, env = "POD_NAMESPACE")]
+    namespace: String,
+    /// The name of this process's pod
+    #[arg(long, env = "POD_NAME")]
+    pod: String,
+    /// The UID of this process's pod
+    #[arg(long, env = "POD_UID")]
+    pod_uid: Option<String>,
+    /// The service account of this process, which no plugin may act as
+    #[arg(long, env = "POD_SERVICE_ACCOUNT")]
+    service_account: Option<String>,
+    /// The Service that leads to the webhooks
+    #[arg(long, default_value = "sluice")]
+    service: String,
+    /// The image of the agent in step pods: this program's own
+    #[arg(long)]
+    image: String,
+    /// The pull policy of that image
+    #[arg(long)]
+    image_pull_policy: Option<String>,
+    /// The namespaces that plugins may run in
+    #[arg(long, value_delimiter = ',')]
+    runner_namespaces: Vec<String>,
+    /// The name of the ValidatingWebhookConfiguration
+    #[arg(long, default_value = "sluice")]
+    validating_webhook: String,
+    /// The name of the MutatingWebhookConfiguration
+    #[arg(long, default_value = "sluice")]
+    mutating_webhook: String,
+    /// How many requests are held at once; more are told to come again
+    #[arg(long, default_value_t = 8)]
+    max_held: usize,
+    /// How many runs this replica executes at once; more requests are told to come again
+    #[arg(long, default_value_t = 64)]
+    max_running: usize,
+    /// How long an admitted change may take to be stored, in seconds
+    #[arg(long, default_value_t = 40)]
+    commit_grace_seconds: u64,
+    /// How many ended runs of a sandbox are kept
+    #[arg(long, default_value_t = 10)]
+    history_limit: usize,
+    /// How many days ended runs are kept
+    #[arg(long, default_value_t = 7)]
+    history_days: u64,
+    /// Where the webhooks listen
+    #[arg(long, default_value = "0.0.0.0:8443")]
+    webhook_address: SocketAddr,
+    /// Where probes and metrics are answered
+    #[arg(long, default_value = "0.0.0.0:8080")]
+    http_address: SocketAddr,
+    /// For how many seconds new requests are still answered after the word to stop
+    #[arg(long, default_value_t = 8)]
+    drain_seconds: u64,
+    /// How logs are written
+    #[arg(long, value_enum, default_value_t = LogFormat::Text)]
+    log_format: LogFormat,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum LogFormat {
+    Json,
+    Text,
+}
+
+pub fn run(args: ServerArgs) -> anyhow::Result<ExitCode> {
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into());
+    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    match args.log_format {
+        LogFormat::Json => logs.json().init(),
+        LogFormat::Text => logs.init(),
+    }
+    rustls::crypto::ring::default_provider()
+        .install_default()
+        .map_err(|_| anyhow::anyhow!("another cryptography provider is installed already"))?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let code = runtime.block_on(serve(args))?;
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    Ok(code)
+}
+
+async fn client() -> anyhow::Result<Client> {
+    let mut config = kube::Config::infer().await.context("there is neither a kubeconfig nor a service account")?;
+    config.read_timeout = Some(READ_TIMEOUT);
+    config.connect_timeout = Some(Duration::from_secs(5));
+    Ok(Client::try_from(config)?)
+}
+
+async fn serve(args: ServerArgs) -> anyhow::Result<ExitCode> {
+    let client = client().await?;
+    let stop = CancellationToken::new();
+    let identity = Identity::new(&args.pod, new_routing_key());
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), replica = %identity, "starting");
+    let engine = Engine::new(
+        client.clone(),
+        EngineSettings { namespace: args.namespace.clone() },
+        PodSettings {
+            own_namespace: args.namespace.clone(),
+            agent_image: args.image.clone(),
+            image_pull_policy: args.image_pull_policy.clone(),
+        },
+        Replicas::new(identity.clone()),
+        stop.clone(),
+    );
+    let plugins = Arc::new(RwLock::new(Plugins::default()));
+    let metrics = Arc::new(Metrics::default());
+
+    let (runs_synced, runs_ready) = watch::channel(false);
+    let (replicas_synced, replicas_ready) = watch::channel(false);
+    let (plugins_synced, plugins_ready) = watch::channel(false);
+    tokio::spawn(follow_runs(engine.clone(), runs_synced));
+    tokio::spawn(follow_replicas(engine.clone(), replicas_synced));
+    tokio::spawn(follow_plugins(client.clone(), plugins.clone(), plugins_synced));
+    let alive = tokio::spawn({
+        let (client, namespace, identity, uid) =
+            (client.clone(), args.namespace.clone(), identity.clone(), args.pod_uid.clone());
+        async move { replicas::keep_alive(client, &namespace, &identity, uid).await }
+    });
+
+    let names = Names { service: args.service.clone(), namespace: args.namespace.clone() };
+    let configurations = Registered {
+        validating: args.validating_webhook.clone(),
+        mutating: args.mutating_webhook.clone(),
+        names: names.clone(),
+    };
+    let store = SecretStore::new(client.clone(), SECRET, names.clone());
+    let serving = Serving::new(names);
+    let registration = webhook_config::look(client.clone(), configurations.clone())
+        .await
+        .context("the webhook configurations could not be read")?;
+    let state = store.ensure(&registration).await.context("there is no serving certificate")?;
+    serving.offer(state, Timestamp::now(), Patience::Hold).context("the serving certificate cannot be used")?;
+    tokio::spawn(keep_reloaded(store.clone(), serving.clone()));
+
+    let listening = listen(args.webhook_address)?;
+    let webhooks = Arc::new(webhooks(&args, &engine, &plugins, &metrics, &stop));
+    let drain = Drain { accept: Duration::from_secs(args.drain_seconds), ..Drain::default() };
+    let server = tokio::spawn(serve_tls(listening, router(webhooks), serving.clone(), stop.clone(), drain));
+
+    let ready = Ready { synced: [runs_ready, replicas_ready, plugins_ready], stop: stop.clone() };
+    let http = tokio::net::TcpListener::bind(args.http_address).await.context("probes cannot be answered")?;
+    let probes = probes(ready.clone(), metrics.clone(), engine.clone());
+    tokio::spawn(async move { axum::serve(http, probes).await });
+
+    ready.wait().await;
+    let leader = tokio::spawn(lead(
+        args_for_leader(&args),
+        engine.clone(),
+        plugins,
+        metrics,
+        store,
+        serving,
+        configurations,
+        stop.clone(),
+    ));
+
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let code = tokio::select! {
+        _ = terminate.recv() => ExitCode::SUCCESS,
+        _ = interrupt.recv() => ExitCode::SUCCESS,
+        ended = leader => {
+            tracing::error!(?ended, "leadership was lost; the process ends so that nothing of it goes on");
+            ExitCode::FAILURE
+        }
+    };
+    tracing::info!("stopping: what is held is told to come again, what runs is left to another replica");
+    stop.cancel();
+    engine.drained().await;
+    alive.abort();
+    if let Err(error) = replicas::leave(client, &args.namespace, &identity).await {
+        tracing::warn!(
+            error = &error as &dyn std::error::Error,
+            "others will find out by themselves that this replica is gone"
+        );
+    }
+    server.await??;
+    Ok(code)
+}
+
+fn webhooks(
+    args: &ServerArgs,
+    engine: &Arc<Engine>,
+    plugins: &Arc<RwLock<Plugins>>,
+    metrics: &Arc<Metrics>,
+    stop: &CancellationToken,
+) -> Webhooks {
+    let mut namespaces: std::collections::BTreeSet<String> = args.runner_namespaces.iter().cloned().collect();
+    namespaces.insert(args.namespace.clone());
+    Webhooks {
+        sandboxes: Admission {
+            engine: engine.clone(),
+            plugins: plugins.clone(),
+            rights: Rights::new(engine.client().clone()),
+            holder: Holder::new(args.max_held, args.max_running, stop.clone()),
+        },
+        plugins: PluginAdmission {
+            client: engine.client().clone(),
+            plugins: plugins.clone(),
+            allowed: RunnerLimits {
+                own_namespace: args.namespace.clone(),
+                namespaces,
+                own_service_account: args.service_account.clone(),
+            },
+        },
+        metrics: metrics.clone(),
+    }
+}
+
+fn args_for_leader(args: &ServerArgs) -> (String, String, ControllerSettings) {
+    let settings = ControllerSettings {
+        commit_grace: Duration::from_secs(args.commit_grace_seconds),
+        history_limit: args.history_limit,
+        history_age: Duration::from_secs(args.history_days * 86_400),
+    };
+    (args.namespace.clone(), args.pod.clone(), settings)
+}
+
+/// Waits to become the leader, then leads; ends when leadership is lost.
+#[allow(clippy::too_many_arguments)]
+async fn lead(
+    (namespace, pod, settings): (String, String, ControllerSettings),
+    engine: Arc<Engine>,
+    plugins: Arc<RwLock<Plugins>>,
+    metrics: Arc<Metrics>,
+    store: SecretStore,
+    serving: Arc<Serving>,
+    configurations: Registered,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
+    let client = engine.client().clone();
+    // A container that is started again in the same pod goes on with its predecessor's lease.
+    let lease = kube_lease_manager::LeaseManagerBuilder::new(client.clone(), LEADER)
+        .with_namespace(&namespace)
+        .with_identity(&pod)
+        .with_duration(LEADER_DURATION)
+        .with_grace(LEADER_GRACE)
+        .build()
+        .await?;
+    let (mut leading, renewing) = lease.watch().await;
+    loop {
+        if *leading.borrow_and_update() {
+            break;
+        }
+        tokio::select! {
+            changed = leading.changed() => changed?,
+            () = stop.cancelled() => return Ok(()),
+        }
+    }
+    tracing::info!("leading");
+    metrics.leading(true);
+    let (told, registered) = watch::channel(Registration::default());
+    let bundle = serving.current_bundle();
+    let context = controller::Context::new(engine, plugins, settings, configurations.validating.clone());
+    let gauge = {
+        let mut registered = registered.clone();
+        async move {
+            loop {
+                metrics.registered(registered.borrow_and_update().in_force());
+                if registered.changed().await.is_err() {
+                    return;
+                }
+            }
+        }
+    };
+    let lost = async {
+        loop {
+            if leading.changed().await.is_err() || !*leading.borrow_and_update() {
+                return;
+            }
+        }
+    };
+    tokio::select! {
+        () = lost => {}
+        () = stop.cancelled() => {
+            drop(leading);
+            // The lease is released, so that another leads at once.
+            if let Err(error) = renewing.await { tracing::warn!(%error, "the leader's lease was not released"); }
+            std::future::pending::<()>().await;
+        }
+        ended = webhook_config::keep_registered(client, configurations, bundle, told) => { ended?; }
+        _ = keep_rotated(store, serving.known(), registered) => {}
+        () = gauge => {}
+        () = controller::lead(context) => {}
+    }
+    Ok(())
+}
+
+/// Follows every plugin, for as long as the future is polled.
+async fn follow_plugins(client: Client, plugins: Arc<RwLock<Plugins>>, synced: watch::Sender<bool>) {
+    let api: Api<ResourcePlugin> = Api::all(client);
+    let mut events = watcher(api, watcher::Config::default()).default_backoff().boxed();
+    let mut fresh = Plugins::default();
+    loop {
+        let known = || plugins.write().unwrap_or_else(PoisonError::into_inner);
+        match events.try_next().await {
+            Ok(Some(Event::Init)) => fresh = Plugins::default(),
+            Ok(Some(Event::InitApply(plugin))) => fresh.insert(plugin),
+            Ok(Some(Event::InitDone)) => {
+                *known() = std::mem::take(&mut fresh);
+                synced.send_replace(true);
+            }
+            Ok(Some(Event::Apply(plugin))) => known().insert(plugin),
+            Ok(Some(Event::Delete(plugin))) => known().remove(&plugin.name_any()),
+            Ok(None) => return,
+            Err(error) => {
+                tracing::warn!(error = &error as &dyn std::error::Error, "the watch of plugins broke and is made again")
+            }
+        }
+    }
+}
+
+/// Whether this replica can answer reviews.
+#[derive(Clone)]
+struct Ready {
+    synced: [watch::Receiver<bool>; 3],
+    stop: CancellationToken,
+}
+
+impl Ready {
+    fn is_ready(&self) -> bool {
+        !self.stop.is_cancelled() && self.synced.iter().all(|synced| *synced.borrow())
+    }
+
+    async fn wait(&self) {
+        for synced in &self.synced {
+            // The sender lives as long as the process.
+            let _ = synced.clone().wait_for(|synced| *synced).await;
+        }
+    }
+}
+
+fn probes(ready: Ready, metrics: Arc<Metrics>, engine: Arc<Engine>) -> Router {
+    Router::new()
+        .route("/livez", get(|| async { "ok" }))
+        .route(
+            "/readyz",
+            get(move || async move {
+                if ready.is_ready() { (StatusCode::OK, "ok") } else { (StatusCode::SERVICE_UNAVAILABLE, "not ready") }
+            }),
+        )
+        .route(
+            "/metrics",
+            get(move || async move { metrics.text(&engine.index).map_err(|_| StatusCode::INTERNAL_SERVER_ERROR) }),
+        )
+}

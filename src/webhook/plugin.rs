@@ -1,0 +1,186 @@
+//! The validating webhook of plugins: what a schema cannot say of them, and what a sandbox still needs.
+
+use super::admit::listed;
+use super::review::{Answer, Operation, Request};
+use crate::api::{ResourcePluginSpec, SandboxRecord};
+use crate::controller::sandbox_resource;
+use crate::plan::check::{self, Fault};
+use crate::plan::plugins::{Plugins, is_versioned};
+use crate::plan::{message, runs};
+use futures::{Stream, StreamExt, TryStreamExt, stream};
+use kube::api::{DynamicObject, ListParams};
+use kube::{Api, Client};
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::sync::{Arc, PoisonError, RwLock};
+
+/// Objects asked for at once.
+const PAGE: u32 = 500;
+/// As many sandboxes are named in a refusal.
+const NAMED: usize = 5;
+
+/// What the admission of plugins needs.
+pub struct PluginAdmission {
+    pub client: Client,
+    pub plugins: Arc<RwLock<Plugins>>,
+    pub allowed: RunnerLimits,
+}
+
+/// Where plugins may run, and as whom they may not.
+#[derive(Clone, Debug, Default)]
+pub struct RunnerLimits {
+    /// Sluice's own namespace, which is a plugin's where it names none.
+    pub own_namespace: String,
+    pub namespaces: BTreeSet<String>,
+    /// Sluice's own service account: a plugin must not act as Sluice.
+    pub own_service_account: Option<String>,
+}
+
+impl PluginAdmission {
+    /// Answers a review of a plugin.
+    pub async fn plugin(&self, request: &Request) -> Answer {
+        match request.operation {
+            Operation::Create | Operation::Update => self.check(request),
+            Operation::Delete => self.refuse_used(request).await,
+            Operation::Other => Answer::allow(),
+        }
+    }
+
+    fn check(&self, request: &Request) -> Answer {
+        let name = request.object["metadata"]["name"].as_str().unwrap_or(&request.name);
+        let (old, new) = (&request.old_object["spec"], &request.object["spec"]);
+        if request.operation == Operation::Update && old == new {
+            return Answer::allow();
+        }
+        if request.operation == Operation::Update && is_versioned(name) {
+            return Answer::deny(format!(
+                "spec: {name:?} is a version, and the spec of a version never changes: apply it as a new one, with another metadata.name"
+            ));
+        }
+        match serde::Deserialize::deserialize(new) {
+            Err(error) => Answer::deny(message::cut(&format!("spec: {error}"), message::DENIAL_LIMIT)),
+            Ok(spec) => {
+                let mut faults = self.allowed.faults(&spec);
+                faults.extend(check::plugin(name, &spec));
+                if faults.is_empty() { Answer::allow() } else { Answer::deny(listed(&faults)) }
+            }
+        }
+    }
+
+    async fn refuse_used(&self, request: &Request) -> Answer {
+        let name = request.old_object["metadata"]["name"].as_str().unwrap_or(&request.name).to_owned();
+        match self.users(&name).await {
+            Ok(users) if users.is_empty() => Answer::allow(),
+            Ok(users) => Answer::forbid(format!(
+                "resourceplugin {name:?} is used by {}: delete {} first, or take the resource out of {}",
+                users.join(", "),
+                if users.len() == 1 { "it" } else { "them" },
+                if users.len() == 1 { "it" } else { "them" },
+            )),
+            Err(error) => Answer::broken(format!("who uses resourceplugin {name:?} could not be found out: {error}")),
+        }
+    }
+
+    /// Some of those that use a plugin: sandboxes that are there, and gone ones whose last phases are still owed.
+    async fn users(&self, plugin: &str) -> Result<Vec<String>, kube::Error> {
+        let sandboxes: Api<DynamicObject> = Api::all_with(self.client.clone(), &sandbox_resource());
+        let records: Api<SandboxRecord> = Api::all(self.client.clone());
+        let mut users = BTreeSet::new();
+        let mut stored = pages(sandboxes, |sandbox: DynamicObject| serde_json::to_value(sandbox).unwrap_or_default())
+            .chain(pages(records, |record: SandboxRecord| record.spec.stored))
+            .boxed();
+        while let Some(object) = stored.try_next().await? {
+            if self.uses(&object, plugin) {
+                users.insert(format!("sandbox {}", runs::target(&object)));
+            }
+            if users.len() >= NAMED {
+                break;
+            }
+        }
+        Ok(users.into_iter().collect())
+    }
+
+    fn uses(&self, object: &Value, plugin: &str) -> bool {
+        let plugins = self.plugins.read().unwrap_or_else(PoisonError::into_inner);
+        let latest = runs::latest(object);
+        runs::declared(object).unwrap_or_default().iter().any(|resource| {
+            let found = plugins.resolve(&resource.plugin, latest.get(&resource.name).map(String::as_str));
+            found.is_ok_and(|found| found.name == plugin)
+        })
+    }
+}
+
+impl RunnerLimits {
+    fn faults(&self, spec: &ResourcePluginSpec) -> Vec<Fault> {
+        let mut faults = Vec::new();
+        let namespace = spec.runner.namespace.as_deref().unwrap_or(&self.own_namespace);
+        if !self.namespaces.contains(namespace) {
+            let known: Vec<_> = self.namespaces.iter().map(String::as_str).collect();
+            faults.push(Fault {
+                field: "spec.runner.namespace".to_owned(),
+                message: format!(
+                    "plugins may not run in {namespace:?}, only in {}: a cluster admin adds it to runnerNamespaces in the chart's values",
+                    known.join(", ")
+                ),
+            });
+        }
+        if namespace == self.own_namespace
+            && spec.runner.service_account_name.is_some()
+            && spec.runner.service_account_name == self.own_service_account
+        {
+            faults.push(Fault {
+                field: "spec.runner.serviceAccountName".to_owned(),
+                message: "is Sluice's own, which no plugin may act as: make one for the plugin, with the rights that it needs".to_owned(),
+            });
+        }
+        faults
+    }
+}
+
+/// Every object of a kind, page by page, each as what `of` makes of it.
+fn pages<K>(api: Api<K>, of: fn(K) -> Value) -> impl Stream<Item = Result<Value, kube::Error>>
+where
+    K: Clone + serde::de::DeserializeOwned + std::fmt::Debug + Send + 'static,
+{
+    let first = Some(ListParams::default().limit(PAGE));
+    stream::try_unfold(first, move |next| {
+        let api = api.clone();
+        async move {
+            let Some(params) = next else { return Ok::<_, kube::Error>(None) };
+            let list = api.list(&params).await?;
+            let next = list.metadata.continue_.filter(|token| !token.is_empty());
+            let next = next.map(|token| ListParams::default().limit(PAGE).continue_token(&token));
+            let objects = list.items.into_iter().map(of).map(Ok::<_, kube::Error>);
+            Ok(Some((stream::iter(objects.collect::<Vec<_>>()), next)))
+        }
+    })
+    .try_flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::Runner;
+
+    #[test]
+    fn a_plugin_runs_where_the_admin_says_and_never_as_sluice() {
+        let limits = RunnerLimits {
+            own_namespace: "sluice-system".into(),
+            namespaces: ["sluice-system".to_owned()].into(),
+            own_service_account: Some("sluice".into()),
+        };
+        let faults = |namespace: Option<&str>, account: Option<&str>| {
+            limits.faults(&ResourcePluginSpec {
+                runner: Runner {
+                    namespace: namespace.map(str::to_owned),
+                    service_account_name: account.map(str::to_owned),
+                    ..Runner::default()
+                },
+                ..ResourcePluginSpec::default()
+            })
+        };
+        assert_eq!(faults(None, Some("editor")), []);
+        assert_eq!(faults(Some("kube-system"), None)[0].field, "spec.runner.namespace");
+        assert_eq!(faults(None, Some("sluice"))[0].field, "spec.runner.serviceAccountName");
+    }
+}
