@@ -244,10 +244,14 @@ pub async fn delete_pods(client: &Client, run: &PhaseRun, own_namespace: &str) -
     namespaces.dedup();
     let of_run = ListParams::default().labels(&format!("{}={}", labels::RUN, labels::value(&run.name_any())));
     for namespace in namespaces {
-        Api::<Pod>::namespaced(client.clone(), namespace)
-            .delete_collection(&DeleteParams::default().grace_period(1), &of_run)
-            .await
-            .map_err(EngineError::api("delete the pods of an ended run"))?;
+        let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
+        for pod in pods.list_metadata(&of_run).await.map_err(EngineError::api("list the pods of an ended run"))? {
+            match pods.delete(&pod.name_any(), &DeleteParams::default().grace_period(1)).await {
+                Ok(_) => {}
+                Err(error) if is_status(&error, 404) => {}
+                Err(error) => return Err(EngineError::api("delete a pod of an ended run")(error)),
+            }
+        }
     }
     Ok(())
 }

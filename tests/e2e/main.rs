@@ -1,1 +1,10 @@
-//! Sluice against a real cluster: see `tests/cluster` for how to have one.
+//! Sluice against a real cluster, driven with the real kubectl and helm: see `tests/cluster` for how to have one.
+//!
+//! `make e2e` runs this with the chart installed. Each test has a namespace of its own and names its plugins after it;
+//! one that takes Sluice down is alone (see [`cluster::Space::alone`]).
+
+// Clippy takes only the test functions themselves for tests, not what they call.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod cluster;
+mod orderings;
