@@ -7,4 +7,6 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod cluster;
+mod faults;
 mod orderings;
+mod schema;
