@@ -135,7 +135,8 @@ async fn record(context: &Context, object: &Value, target: &TargetRef) -> Result
         settled: adopted.then_some(snapshot),
         owed: None,
     };
-    let record = SandboxRecord::new(&name, spec);
+    let mut record = SandboxRecord::new(&name, spec);
+    record.metadata.labels = Some(labels::of_target(target));
     let record = match records.create(&PostParams::default(), &record).await {
         Ok(record) => record,
         Err(error) if crate::engine::is_status(&error, 409) => {
