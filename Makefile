@@ -65,7 +65,7 @@ image: need-rust ## the release image as target/sluice.tar, without Docker (IMAG
 	@PROFILE=release tests/cluster/sluice-image $(IMAGE) >target/sluice.tar
 	@echo 'target/sluice.tar is $(IMAGE): kind load image-archive target/sluice.tar, or docker load <target/sluice.tar'
 
-generate: need-rust need-jq ## write what is generated: the chart's CRDs and table of values, the page of the command line
+generate: need-rust ## write what is generated: the chart's CRDs and table of values, the page of the command line
 	@cargo run --locked -q -- crds >$(crds).new && mv $(crds).new $(crds) || { rm -f $(crds).new; exit 1; }
 	@charts/sluice/values-table --write
 	@docs/reference/cli-page --write
