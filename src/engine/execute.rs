@@ -304,7 +304,7 @@ impl Execution {
             .change(changes::change(kind, old, new))
             .params(json!(resource.params))
             .steps(steps)
-            .phase(spec.phase.slug())
+            .phase(spec.phase)
             .build()
     }
 
