@@ -49,6 +49,7 @@ pub fn controller(context: Arc<Context>, sandboxes: SandboxStore) -> (impl Futur
 
 type Shared = (Arc<Context>, SandboxStore);
 
+#[expect(clippy::needless_pass_by_value, reason = "the controller hands its arguments over")]
 fn on_error(record: Arc<SandboxRecord>, error: &ControllerError, _: Arc<Shared>) -> Action {
     tracing::warn!(
         target = %record.spec.target,

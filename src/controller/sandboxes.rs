@@ -54,6 +54,7 @@ pub fn controller(context: Arc<Context>) -> (impl Future<Output = ()>, SandboxSt
     (work, store)
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "the controller hands its arguments over")]
 fn on_error(object: Arc<DynamicObject>, error: &ControllerError, _: Arc<Context>) -> Action {
     tracing::warn!(
         namespace = object.namespace(),
