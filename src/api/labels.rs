@@ -24,6 +24,8 @@ pub const SANDBOX_UID: &str = "sluice.dev/sandbox-uid";
 pub const FORK_OF: &str = "sluice.dev/fork-of";
 /// On objects that an `apply` step wrote: a hash of target and resource, so that nothing else is ever pruned.
 pub const APPLIED_BY: &str = "sluice.dev/applied-by";
+/// On objects that an `apply` step wrote: the plugin, its version included, whose workflow wrote it last; see [`value`].
+pub const PLUGIN: &str = "sluice.dev/plugin";
 
 /// Annotation of a target, written by the mutating webhook: which version each `@latest` stands for, as JSON.
 pub const LATEST: &str = "sluice.dev/latest";
