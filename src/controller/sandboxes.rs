@@ -12,7 +12,7 @@ use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions};
+use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::runtime::controller::{Action, Config, Controller};
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher;
@@ -123,7 +123,16 @@ async fn record(context: &Context, object: &Value, target: &TargetRef) -> Result
         }
         return Ok(record);
     }
-    let runs = context.engine.index.of_target(target);
+    let mut runs = context.engine.index.of_target(target);
+    if runs.is_empty() {
+        // The watch of runs may be behind that of sandboxes, and what a run chose must not be chosen again.
+        let named = ListParams::default().labels(&labels::selector(&target.namespace, &target.name));
+        let found = Api::<PhaseRun>::all(context.client.clone()).list(&named).await;
+        for run in found.map_err(ControllerError::api("list the runs of a sandbox"))? {
+            context.engine.index.observe(&run);
+        }
+        runs = context.engine.index.of_target(target);
+    }
     let adopted = runs.is_empty() && was_stored_unseen(context, object).await?;
     let known_key = object["status"]["routingKey"].as_str().map(str::to_owned);
     let spec = SandboxRecordSpec {
