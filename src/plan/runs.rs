@@ -2,7 +2,7 @@
 
 use super::key;
 use super::plugins::{Plugins, ResolveError, Resolved};
-use crate::api::{Phase, RunResource, SandboxResource, TargetRef, labels};
+use crate::api::{Phase, PhaseRunSpec, RunResource, SandboxResource, TargetRef, labels};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -142,12 +142,26 @@ pub fn latest(object: &Value) -> BTreeMap<String, String> {
         .unwrap_or_default()
 }
 
+/// A resource whose `@latest` the mutating webhook has not noted the meaning of.
+pub fn unpinned(object: &Value) -> Option<String> {
+    let latest = latest(object);
+    let declared = declared(object).unwrap_or_default();
+    declared.into_iter().find(|r| r.plugin.ends_with("@latest") && !latest.contains_key(&r.name)).map(|r| r.name)
+}
+
 fn stage<'a>(change: Change<'_>, phase: Phase, of: impl Iterator<Item = &'a Planned>) -> Option<PlannedRun> {
     let resources: Vec<RunResource> = of.filter_map(|r| run_resource(r, phase)).collect();
     if resources.is_empty() {
         return None;
     }
-    let object = snapshot(change.object());
+    let mut object = snapshot(change.object());
+    // Every attempt of a create brings another UID and moment; a run that many attempts join knows none.
+    if let (Change::Create { .. }, true, Some(metadata)) =
+        (change, phase.is_pre(), object.get_mut("metadata").and_then(Value::as_object_mut))
+    {
+        metadata.remove("uid");
+        metadata.remove("creationTimestamp");
+    }
     let target = target(&object);
     let timeout_seconds = resources.iter().map(|r| r.timeout_seconds).max().unwrap_or(DEFAULT_TIMEOUT_SECONDS);
     let old_object = match change {
@@ -178,6 +192,13 @@ fn run_resource(planned: &Planned, phase: Phase) -> Option<RunResource> {
         delete_applied,
         undo: if phase == Phase::PreCreate { spec.workflow(Phase::PostDelete).to_vec() } else { Vec::new() },
     })
+}
+
+/// Whether a resource that a run takes leave of stays part of the target, with another plugin.
+pub fn lives_on(run: &PhaseRunSpec, resource: &str) -> bool {
+    // Only an update has an old object; what is undone or deleted leaves with all that it has.
+    let stays = run.old_object.is_some() && run.compensates.is_none();
+    stays && declared(&run.object).unwrap_or_default().iter().any(|r| r.name == resource)
 }
 
 /// An object without what only the API server needs, so that a run stays small.
@@ -322,5 +343,38 @@ mod tests {
         new["metadata"]["annotations"] = json!({labels::LATEST: "{\"a\": \"all\"}"});
         let runs = plan(Change::Create { new: &new }, Side::Pre, &plugins()).unwrap();
         assert_eq!(runs[0].resources[0].plugin, "all");
+    }
+
+    #[rstest]
+    #[case::other_version(Some(&[("a", "all")] as Resources), Some(&[("a", "all@2.0.0")] as Resources), true)]
+    #[case::left(Some(&[("a", "all"), ("b", "all")] as Resources), Some(&[("b", "all")] as Resources), false)]
+    #[case::deleted(Some(&[("a", "all")] as Resources), None, false)]
+    fn only_a_resource_whose_plugin_changes_lives_on(
+        #[case] old: Option<Resources>,
+        #[case] new: Option<Resources>,
+        #[case] lives: bool,
+    ) {
+        let (old, new) = (old.map(object), new.map(object));
+        let change = match (&old, &new) {
+            (Some(old), Some(new)) => Change::Update { old, new },
+            (Some(old), None) => Change::Delete { old },
+            _ => unreachable!(),
+        };
+        let planned = plan(change, Side::Post, &plugins()).unwrap();
+        let leave = planned.into_iter().find(|run| run.phase == Phase::PostDelete).unwrap();
+        let run = PhaseRunSpec {
+            phase: leave.phase,
+            target: leave.target,
+            key: leave.key,
+            attempt: 1,
+            requested_by: None,
+            routing_key: None,
+            compensates: None,
+            timeout_seconds: leave.timeout_seconds,
+            resources: leave.resources,
+            object: leave.object,
+            old_object: leave.old_object,
+        };
+        assert_eq!(lives_on(&run, "a"), lives);
     }
 }
