@@ -44,6 +44,7 @@ pub fn controller(context: Arc<Context>) -> (impl Future<Output = ()>, RecordSto
     (work, store)
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "the controller hands its arguments over")]
 fn on_error(record: Arc<SandboxRecord>, error: &ControllerError, _: Arc<Context>) -> Action {
     tracing::warn!(
         target = %record.spec.target,

@@ -28,7 +28,7 @@ pub struct Manifest {
 pub struct Kinds(Mutex<HashMap<GroupVersionKind, (ApiResource, KindScope)>>);
 
 impl Kinds {
-    async fn find(
+    pub(super) async fn find(
         &self,
         client: &Client,
         api_version: &str,

@@ -14,7 +14,7 @@ use crate::api::{ObjectRef, PhaseRun, PhaseRunStatus, RunResource, RunState, Ste
 use crate::plan::expression::Expression;
 use crate::plan::kinds;
 use crate::plan::scope::{Scope, ScopeBuilder};
-use crate::plan::{changes, message, order, runs, undo};
+use crate::plan::{changes, message, order, runs};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
@@ -306,7 +306,7 @@ impl Execution {
             .change(changes::change(kind, old, new))
             .params(json!(resource.params))
             .steps(steps)
-            .phase(spec.phase.slug())
+            .phase(spec.phase)
             .build()
     }
 
@@ -398,7 +398,7 @@ impl Execution {
             self.status.state = RunState::Failed;
             let ignored = super::index::RunEntry::from(&self.with_status()).ignorable;
             if !ignored && self.run.spec.compensates.is_none() {
-                let undo = undo::undo(&self.run.name_any(), &self.run.spec, &self.status.steps);
+                let undo = self.engine.undoing(&self.run, &self.status.steps).await?;
                 self.status.compensated_by = undo.map(|spec| super::name_of(&spec));
             }
         } else {
