@@ -82,7 +82,9 @@ async fn reconcile(object: Arc<DynamicObject>, context: Arc<Context>) -> Result<
     let forks = Box::pin(forks::reconcile(&context, &object, &record.spec.routing_key)).await?;
     let before = progress_before(&record);
     // Ready is told before the first post-phase begins: their order is then in the API server's own record.
-    write_status(&context, &object, &target, &record, &forks, &before).await?;
+    if !write_status(&context, &object, &target, &record, &forks, &before).await? {
+        return Ok(Action::requeue(RETRY_AFTER));
+    }
     let (progress, after) = post::advance(&context, &mut record, forks == Forks::Ready, false).await?;
     if progress != before {
         let fresh = sandboxes_in(&context.client, &target.namespace)
@@ -180,6 +182,9 @@ fn is_unseen(live: &Value, object: &Value) -> bool {
     since.is_none_or(|since| created.is_some_and(|created| created.as_second() < since.as_second()))
 }
 
+/// Writes the status that `object` should have, where it has another; false where `object` is not what is stored any
+/// more. A reconcile that looks at an old object must not write: it would know nothing of the last turn of a
+/// condition, and bring changes that are on their way into conflict for nothing.
 async fn write_status(
     context: &Context,
     object: &Value,
@@ -187,26 +192,31 @@ async fn write_status(
     record: &SandboxRecord,
     forks: &Forks,
     progress: &Progress,
-) -> Result<(), ControllerError> {
+) -> Result<bool, ControllerError> {
     let known: SandboxStatus = serde::Deserialize::deserialize(&object["status"]).unwrap_or_default();
     let generation = object["metadata"]["generation"].as_i64().unwrap_or_default();
     let runs = context.engine.index.of_target(target);
     let new = status::status(&known, generation, &record.spec.routing_key, forks, progress, &runs, Timestamp::now());
     if new == known {
-        return Ok(());
+        return Ok(true);
     }
     let patch = json!({
         "apiVersion": target.api_version, "kind": target.kind,
-        "metadata": {"name": target.name, "namespace": target.namespace, "uid": target.uid},
+        "metadata": {
+            "name": target.name,
+            "namespace": target.namespace,
+            "uid": target.uid,
+            "resourceVersion": object["metadata"]["resourceVersion"],
+        },
         "status": new,
     });
     let written = sandboxes_in(&context.client, &target.namespace)
         .patch_status(&target.name, &PatchParams::apply(labels::MANAGER).force(), &Patch::Apply(&patch))
         .await;
     match written {
-        Ok(_) => Ok(()),
-        // It is gone, or another has its name: the record goes on with it.
-        Err(error) if crate::engine::is_status(&error, 404) || crate::engine::is_status(&error, 409) => Ok(()),
+        Ok(_) => Ok(true),
+        // It has changed, which brings a reconcile of its own, or is gone: then the record goes on with it.
+        Err(error) if crate::engine::is_status(&error, 404) || crate::engine::is_status(&error, 409) => Ok(false),
         Err(error) => Err(ControllerError::api("write a sandbox's status")(error)),
     }
 }

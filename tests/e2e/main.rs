@@ -6,7 +6,11 @@
 // Clippy takes only the test functions themselves for tests, not what they call.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod applied;
+mod clients;
 mod cluster;
 mod faults;
+mod noops;
 mod orderings;
 mod schema;
+mod scripts;
