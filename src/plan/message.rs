@@ -23,7 +23,8 @@ pub fn with_causes(error: &(dyn Error + 'static)) -> String {
 
 /// What an error says to a person: of an answer of the API server only its message.
 fn said(error: &(dyn Error + 'static)) -> String {
-    let answer = error.downcast_ref::<kube::Error>().or_else(|| error.downcast_ref::<Box<kube::Error>>().map(AsRef::as_ref));
+    let answer =
+        error.downcast_ref::<kube::Error>().or_else(|| error.downcast_ref::<Box<kube::Error>>().map(AsRef::as_ref));
     match answer {
         Some(kube::Error::Api(status)) if !status.message.is_empty() => status.message.clone(),
         // Its own display repeats the status as Rust prints it.
