@@ -31,7 +31,8 @@ pub struct RunEntry {
     pub finished_at: Option<Timestamp>,
     pub message: Option<String>,
     pub admitted: Option<Admitted>,
-    pub reported: bool,
+    /// When a client was told of the failure.
+    pub reported_at: Option<Timestamp>,
     pub compensated_by: Option<String>,
     /// `RESOURCE/STEP` that runs now, its place and how many there are.
     pub current: Option<(String, usize, usize)>,
@@ -87,7 +88,7 @@ impl From<&PhaseRun> for RunEntry {
             finished_at: moment(&status.finished_at),
             message: status.message.clone(),
             admitted: status.admitted.clone(),
-            reported: status.reported_at.is_some(),
+            reported_at: moment(&status.reported_at),
             compensated_by: status.compensated_by.clone(),
             current,
             outputs: steps()

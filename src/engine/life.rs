@@ -9,6 +9,10 @@ use std::time::Duration;
 /// How long a failure that no client has heard of is told to the next one, rather than tried again.
 pub const FAILURE_TTL: Duration = Duration::from_secs(60);
 
+/// How long a failure is told again after it was told first. The API server repeats an update or a deletion by itself
+/// when its copy of the object was not the newest, denied or not; that is no new try. No person is as fast.
+pub const TOLD_AGAIN_WITHIN: Duration = Duration::from_secs(1);
+
 /// What a request for a change does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
@@ -18,7 +22,7 @@ pub enum Next {
     Join { run: String },
     /// The run has succeeded: let the request through on its strength.
     Reuse { run: String },
-    /// The run has failed and nobody was told.
+    /// The run has failed: tell of it.
     Report { run: String },
     /// An earlier attempt is being undone; wait for that first.
     AwaitUndo { undo: String },
@@ -37,10 +41,18 @@ pub fn next(latest: Option<&RunEntry>, undo: Option<&RunEntry>, now: Timestamp) 
         RunState::Pending | RunState::Running => Next::Join { run },
         RunState::Succeeded => Next::Reuse { run },
         RunState::Failed if latest.ignorable => Next::Reuse { run },
-        RunState::Failed if !latest.reported && since(latest.finished_at, now) < FAILURE_TTL => Next::Report { run },
+        RunState::Failed if is_to_be_told(latest, now) => Next::Report { run },
         // A deletion that is under way runs its pre-delete no second time, however often it is asked for.
         RunState::Committed if latest.phase == Some(crate::api::Phase::PreDelete) => Next::Reuse { run },
         RunState::Failed | RunState::Committed | RunState::Abandoned | RunState::Compensated => again(),
+    }
+}
+
+/// Whether a failure is the answer to a request: where no client has heard of it, or one has just now.
+fn is_to_be_told(failed: &RunEntry, now: Timestamp) -> bool {
+    match failed.reported_at {
+        None => since(failed.finished_at, now) < FAILURE_TTL,
+        Some(told) => since(Some(told), now) < TOLD_AGAIN_WITHIN,
     }
 }
 
@@ -143,14 +155,15 @@ mod tests {
         let mut failed = run(RunState::Failed);
         assert_eq!(next(Some(&failed), None, at(11)), Next::Report { run: "r-1".into() });
         assert_eq!(next(Some(&failed), None, at(71)), Next::Start { attempt: 2 });
-        failed.reported = true;
-        assert_eq!(next(Some(&failed), None, at(11)), Next::Start { attempt: 2 });
+        failed.reported_at = Some(at(11));
+        assert_eq!(next(Some(&failed), None, at(11)), Next::Report { run: "r-1".into() });
+        assert_eq!(next(Some(&failed), None, at(12)), Next::Start { attempt: 2 });
     }
 
     #[test]
     fn a_new_attempt_waits_until_the_last_one_is_undone() {
         let mut failed = run(RunState::Failed);
-        failed.reported = true;
+        failed.reported_at = Some(at(10));
         failed.compensated_by = Some("u-1".into());
         assert_eq!(next(Some(&failed), None, at(11)), Next::AwaitUndo { undo: "u-1".into() });
         assert_eq!(next(Some(&failed), Some(&run(RunState::Running)), at(11)), Next::AwaitUndo { undo: "u-1".into() });
