@@ -83,7 +83,7 @@ pub fn fate(run: &RunEntry, stored: Option<&Stored>, now: Timestamp, grace: Dura
         // The object was there when the deletion was admitted; that it is gone now is the deletion.
         (Some(PreDelete), Some(admitted), Some(stored)) => stored.uid != admitted.uid || stored.deleting,
         (Some(PreDelete), Some(_), None) => true,
-        (Some(PreCreate), Some(admitted), Some(stored)) if run.target.uid.is_none() => admitted.uid == stored.uid,
+        (Some(PreCreate), Some(_), Some(stored)) if run.target.uid.is_none() => run.may_be_of(&stored.uid),
         (Some(PreCreate | PreUpdate), Some(admitted), Some(stored)) => {
             admitted.uid == stored.uid
                 && (stored.generation > admitted.generation
@@ -185,6 +185,16 @@ mod tests {
         assert_eq!(fate(&run, Some(&stored("a", 1, "s")), at(12), GRACE), Fate::Undecided(Duration::from_secs(39)));
         assert_eq!(fate(&run, Some(&stored("a", 1, "s")), at(51), GRACE), Fate::Abandoned);
         assert_eq!(fate(&run, None, at(51), GRACE), Fate::Abandoned);
+    }
+
+    #[test]
+    fn of_two_creates_that_were_let_through_either_may_be_the_one_that_is_stored() {
+        let first = admitted(run(RunState::Succeeded), "a", 1, 11);
+        let also_admitted = first.admissions_beside("b");
+        let both = RunEntry { also_admitted, ..admitted(first, "b", 1, 12) };
+        assert_eq!(fate(&both, Some(&stored("a", 1, "s")), at(13), GRACE), Fate::Committed);
+        assert_eq!(fate(&both, Some(&stored("b", 1, "s")), at(13), GRACE), Fate::Committed);
+        assert!(matches!(fate(&both, Some(&stored("c", 1, "s")), at(13), GRACE), Fate::Undecided(_)));
     }
 
     #[test]

@@ -248,7 +248,7 @@ impl Engine {
     /// Notes the request that is let through on the strength of a run.
     pub async fn admit(&self, entry: &RunEntry, uid: &str, generation: i64) -> Result<Arc<RunEntry>, EngineError> {
         let admitted = Admitted { uid: uid.to_owned(), generation, at: Some(execute::now()) };
-        self.mark(entry, json!({"admitted": admitted})).await
+        self.mark(entry, json!({"admitted": admitted, "alsoAdmitted": entry.admissions_beside(uid)})).await
     }
 
     /// Notes that a client was told of a failure.
