@@ -4,6 +4,7 @@ use super::{Context, ControllerError, RecordStore, SandboxStore, history, sandbo
 use crate::api::{Admitted, Phase, PhaseRun, RunState, TargetRef, labels};
 use crate::engine::index::RunEntry;
 use crate::engine::life::{self, Fate, Stored};
+use crate::engine::outputs;
 use crate::plan::{key, undo};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{DeleteParams, Patch, PatchParams};
@@ -140,6 +141,9 @@ async fn abandon(context: &Arc<Context>, run: &Arc<RunEntry>) -> Result<(), Cont
     };
     let steps = whole.status.clone().unwrap_or_default().steps;
     let undo = undo::undo(&run.name, &whole.spec, &steps).map(|spec| crate::engine::name_of(&spec));
+    if undo.is_none() {
+        outputs::forget(&context.client, context.engine.namespace(), &run.name).await?;
+    }
     let marked = context.engine.mark(run, json!({"state": RunState::Abandoned, "compensatedBy": undo})).await?;
     let undone = undo
         .map_or_else(|| "there is nothing to undo".to_owned(), |name| format!("what it did is undone by run {name}"));

@@ -386,15 +386,18 @@ impl Execution {
         }
         self.status.finished_at = Some(now());
         self.status.message = Some(message::summary(&self.run.spec, &self.status));
+        let ignored = super::index::RunEntry::from(&self.with_status()).ignorable;
         if self.has_failed() {
             self.status.state = RunState::Failed;
-            let ignored = super::index::RunEntry::from(&self.with_status()).ignorable;
             if !ignored && self.run.spec.compensates.is_none() {
                 let undo = undo::undo(&self.run.name_any(), &self.run.spec, &self.status.steps);
                 self.status.compensated_by = undo.map(|spec| super::name_of(&spec));
             }
         } else {
             self.status.state = RunState::Succeeded;
+        }
+        for run in undo::useless_outputs(&self.run.name_any(), &self.run.spec, &self.status, ignored) {
+            outputs::forget(&self.engine.client, &self.engine.settings.namespace, &run).await?;
         }
         self.save().await
     }
