@@ -161,7 +161,9 @@ impl Space {
     /// The runs of a sandbox of this namespace, in the order in which they began.
     pub fn runs(&self, name: &str) -> Vec<Value> {
         let of = format!("sluice.dev/namespace={},sluice.dev/name={name}", self.namespace);
-        let mut runs = get(&["phaseruns", "-l", &of]).unwrap()["items"].as_array().unwrap().clone();
+        // kubectl prints nothing at all where a list is empty and that is no fault.
+        let mut runs =
+            get(&["phaseruns", "-l", &of]).map_or_else(Vec::new, |list| list["items"].as_array().unwrap().clone());
         runs.sort_by_key(|run| run["status"]["startedAt"].as_str().unwrap_or("~").to_owned());
         runs
     }

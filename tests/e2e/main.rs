@@ -7,4 +7,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod cluster;
+mod crash;
+mod failing;
+mod joining;
 mod orderings;
