@@ -1,6 +1,6 @@
 //! One change is one run, however long it takes, whoever else asks for it and whether anybody waits for it.
 
-use crate::cluster::{Outcome, Space, apply, eventually, kubectl_file, step_image};
+use crate::cluster::{EDITOR, Outcome, Space, apply, eventually, kubectl, kubectl_file, step_image};
 use serde_json::Value;
 use std::io::Write;
 use std::process::{Child, Command, Stdio};
@@ -127,4 +127,38 @@ fn more_requests_than_can_be_held_all_succeed_with_a_run_each() {
     for name in &names {
         ran_once(&space, name);
     }
+}
+
+#[test]
+fn a_sandbox_that_takes_up_a_name_begins_when_its_predecessor_has_been_cleaned_up_after() {
+    let space = Space::new("renew");
+    let plugin = space.plugin(
+        "p",
+        &format!(
+            "  runner: {{image: '{}', serviceAccountName: {EDITOR}}}
+  preCreate:
+  - name: config
+    apply:
+      manifests:
+      - {{apiVersion: v1, kind: ConfigMap, metadata: {{name: x-config, namespace: {}}}}}
+  postDelete:
+  - name: slow
+    script: |
+      #!/bin/sh
+      sleep 3",
+            step_image(),
+            space.namespace
+        ),
+    );
+    let manifest = space.sandbox("x", &format!("  resources: [{{name: r, plugin: {plugin}}}]"));
+    apply(&manifest).ok();
+    space.settle("x");
+    kubectl(&["-n", &space.namespace, "delete", "sandbox", "x"]).ok();
+    assert_eq!(apply(&manifest).ok().stderr, "");
+    space.settle("x");
+    let runs = space.runs("x");
+    let phases: Vec<_> = runs.iter().map(|run| run["spec"]["phase"].as_str().unwrap()).collect();
+    assert_eq!(phases, ["PreCreate", "PostDelete", "PreCreate"]);
+    assert!(runs[1]["status"]["finishedAt"].as_str() < runs[2]["status"]["startedAt"].as_str());
+    assert!(space.get("configmap", "x-config").is_some(), "what the new sandbox stands on is there");
 }
