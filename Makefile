@@ -46,10 +46,10 @@ cluster: tools build up ## a cluster with Sluice installed, to try things
 down: ## take the cluster down, with everything in it (CLUSTER=current: uninstall the chart)
 	@if [ '$(CLUSTER)' = current ]; then helm uninstall sluice --namespace sluice-system --ignore-not-found --wait; else tests/cluster/cluster down; fi
 
-test: check-fmt check-clippy unit check-crds check-chart e2e ## everything, as the CI does; its own cluster, gone afterwards
+test: check-fmt check-clippy unit check-generated check-chart e2e ## everything, as the CI does; its own cluster, gone afterwards
 	@echo 'make test: all is well'
 
-check: check-fmt check-clippy check-crds check-chart ## what needs no cluster and no tests: format, lints, drift, chart
+check: check-fmt check-clippy check-generated check-chart ## what needs no cluster and no tests: format, lints, drift, chart
 
 unit: need-rust ## unit and documentation tests
 	cargo test --locked --lib --bins
@@ -65,8 +65,10 @@ image: need-rust ## the release image as target/sluice.tar, without Docker (IMAG
 	@PROFILE=release tests/cluster/sluice-image $(IMAGE) >target/sluice.tar
 	@echo 'target/sluice.tar is $(IMAGE): kind load image-archive target/sluice.tar, or docker load <target/sluice.tar'
 
-generate: need-rust ## write the custom resources of src/api into the chart
+generate: need-rust ## write what is generated: the chart's CRDs and table of values, the page of the command line
 	@cargo run --locked -q -- crds >$(crds).new && mv $(crds).new $(crds) || { rm -f $(crds).new; exit 1; }
+	@charts/sluice/values-table --write
+	@docs/reference/cli-page --write
 
 fmt: need-rustfmt ## format the code
 	cargo fmt
@@ -77,7 +79,7 @@ clean: ## remove what was built (clusters are taken down by `make down`)
 
 # --- the parts of the above ---------------------------------------------------------------------------------------
 
-.PHONY: build up tools check-fmt check-clippy check-crds check-chart need-rust need-rustfmt need-clippy
+.PHONY: build up tools check-fmt check-clippy check-generated check-chart need-jq need-rust need-rustfmt need-clippy
 build: need-rust
 	@cargo build --locked -q $(if $(filter release,$(PROFILE)),--release)
 
@@ -93,9 +95,11 @@ check-fmt: need-rustfmt
 check-clippy: need-clippy
 	cargo clippy --locked --all-targets -q -- -D warnings
 
-check-crds: need-rust
+check-generated: tools need-rust need-jq
 	@cargo run --locked -q -- crds | diff -u $(crds) - >$(CARGO_TARGET_DIR)/crds.diff || \
 	  { sed -n '1,40p' $(CARGO_TARGET_DIR)/crds.diff; echo 'make: $(crds) is not what src/api says: run make generate, and look at the difference' >&2; exit 1; }
+	@charts/sluice/values-table --check
+	@docs/reference/cli-page --check
 
 check-chart: tools
 	@command -v helm >/dev/null || { echo 'make: helm is missing: https://helm.sh/docs/intro/install/' >&2; exit 1; }
@@ -110,3 +114,6 @@ need-rustfmt: need-rust
 
 need-clippy: need-rust
 	@cargo clippy --version >/dev/null 2>&1 || { echo 'make: clippy is missing: rustup component add clippy' >&2; exit 1; }
+
+need-jq:
+	@command -v jq >/dev/null || { echo 'make: jq is missing: apt-get install jq' >&2; exit 1; }

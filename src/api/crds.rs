@@ -38,3 +38,37 @@ fn drop_unknown_formats(schema: &mut Value) {
         _ => {}
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Adds the path of every field of `schema` that has no description.
+    fn undescribed(path: &str, schema: &Value, found: &mut Vec<String>) {
+        for (name, field) in schema["properties"].as_object().into_iter().flatten() {
+            let path = format!("{path}.{name}");
+            if field["description"].as_str().is_none_or(str::is_empty) {
+                found.push(path.clone());
+            }
+            undescribed(&path, field, found);
+        }
+        for inner in ["items", "additionalProperties"] {
+            if schema[inner].is_object() {
+                undescribed(&format!("{path}[]"), &schema[inner], found);
+            }
+        }
+    }
+
+    #[test]
+    fn every_field_says_what_it_is() {
+        let mut found = Vec::new();
+        for crd in [ResourcePlugin::crd(), Sandbox::crd(), PhaseRun::crd(), SandboxRecord::crd()] {
+            let crd = serde_json::to_value(crd).unwrap();
+            let kind = crd["spec"]["names"]["kind"].as_str().unwrap();
+            let schema = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
+            assert!(schema["description"].is_string(), "{kind} itself has no description");
+            undescribed(kind, schema, &mut found);
+        }
+        assert_eq!(found, [""; 0], "fields without a description, which `kubectl explain` shows");
+    }
+}

@@ -1,6 +1,8 @@
 //! Every label, annotation, finalizer-like marker and field manager of ours, in one place.
 
+use super::TargetRef;
 use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
 
 /// The phase of a run, as its slug.
 pub const PHASE: &str = "sluice.dev/phase";
@@ -22,6 +24,8 @@ pub const SANDBOX_UID: &str = "sluice.dev/sandbox-uid";
 pub const FORK_OF: &str = "sluice.dev/fork-of";
 /// On objects that an `apply` step wrote: a hash of target and resource, so that nothing else is ever pruned.
 pub const APPLIED_BY: &str = "sluice.dev/applied-by";
+/// On objects that an `apply` step wrote: the plugin, its version included, whose workflow wrote it last; see [`value`].
+pub const PLUGIN: &str = "sluice.dev/plugin";
 
 /// Annotation of a target, written by the mutating webhook: which version each `@latest` stands for, as JSON.
 pub const LATEST: &str = "sluice.dev/latest";
@@ -30,6 +34,19 @@ pub const REGISTERED_AT: &str = "sluice.dev/registered-at";
 
 /// The field manager of Sluice's own writes.
 pub const MANAGER: &str = "sluice";
+
+/// The labels that tell which target a run or a record is of.
+pub fn of_target(target: &TargetRef) -> BTreeMap<String, String> {
+    let mut labels: BTreeMap<_, _> =
+        [(NAMESPACE.to_owned(), value(&target.namespace)), (NAME.to_owned(), value(&target.name))].into();
+    labels.extend(target.uid.iter().map(|uid| (UID.to_owned(), uid.clone())));
+    labels
+}
+
+/// The selector of everything that is labelled with a target's name.
+pub fn selector(namespace: &str, name: &str) -> String {
+    format!("{NAMESPACE}={},{NAME}={}", value(namespace), value(name))
+}
 
 /// A label value for `raw`: itself where it is a valid one, else cut and followed by a hash of the whole.
 ///

@@ -11,6 +11,7 @@ use std::fmt;
 ///
 /// The spec is everything that the run needs, written before the first step runs and never again; the status is the
 /// truth about progress, so that any replica can go on from it.
+#[expect(clippy::duplicated_attributes, reason = "the columns are like each other")]
 #[derive(CustomResource, KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[kube(
     group = "sluice.dev",
@@ -53,6 +54,7 @@ pub struct PhaseRunSpec {
     /// The time limit of the run, in seconds.
     #[schemars(range(min = 1))]
     pub timeout_seconds: u32,
+    /// The resources whose workflows are run, each with all that is needed for it.
     #[schemars(length(max = 64))]
     pub resources: Vec<RunResource>,
     /// The target as it is to be, or as it is now where the change deletes it.
@@ -68,9 +70,13 @@ pub struct PhaseRunSpec {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TargetRef {
+    /// Group and version of the target.
     pub api_version: String,
+    /// The kind of the target.
     pub kind: String,
+    /// The namespace of the target.
     pub namespace: String,
+    /// The name of the target.
     pub name: String,
     /// Not final in a pre-create run: each attempt of a create brings another.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -87,19 +93,23 @@ impl fmt::Display for TargetRef {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RunResource {
+    /// Its name in the target.
     pub name: String,
     /// The `ResourcePlugin`, its version included.
     pub plugin: String,
     #[serde(default)]
     pub runner: Runner,
+    /// What the target told it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "schema::params")]
     pub params: BTreeMap<String, String>,
+    /// Whether its failure denies the change.
     #[serde(default)]
     pub failure_policy: FailurePolicy,
     /// The time limit of this resource's workflow, in seconds.
     #[serde(default)]
     pub timeout_seconds: u32,
+    /// Its workflow for this phase.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::any_objects")]
     pub steps: Vec<Step>,
@@ -121,9 +131,11 @@ pub struct PhaseRunStatus {
     /// The replica's process that runs the steps. Another takes over where it is gone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub executor: Option<String>,
+    /// When its first step began.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::time")]
     pub started_at: Option<MicroTime>,
+    /// When its last step ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::time")]
     pub finished_at: Option<MicroTime>,
@@ -145,6 +157,7 @@ pub struct PhaseRunStatus {
     /// The run that undoes this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compensated_by: Option<String>,
+    /// Where each step stands.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub steps: Vec<StepStatus>,
 }
@@ -187,6 +200,7 @@ pub struct Admitted {
     pub uid: String,
     /// The generation that it has then.
     pub generation: i64,
+    /// When.
     #[schemars(schema_with = "schema::time")]
     pub at: Option<MicroTime>,
 }
@@ -195,21 +209,29 @@ pub struct Admitted {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct StepStatus {
+    /// The resource whose step it is.
     pub resource: String,
+    /// The step.
     pub step: String,
+    /// What kind of action it has.
     pub kind: StepKind,
+    /// Where it stands.
     pub state: StepState,
     /// Counts the tries of this step, from 1.
     #[serde(default)]
     pub attempt: u32,
+    /// When this try began.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::time")]
     pub started_at: Option<MicroTime>,
+    /// When the step ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::time")]
     pub finished_at: Option<MicroTime>,
+    /// What a script ended with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
+    /// Why it failed or was skipped, for a person.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
     /// The end of what a script printed.
@@ -227,10 +249,14 @@ pub struct StepStatus {
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ObjectRef {
+    /// Its group and version.
     pub api_version: String,
+    /// Its kind.
     pub kind: String,
+    /// Its namespace; absent where it has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
+    /// Its name.
     pub name: String,
 }
 

@@ -4,6 +4,13 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+/// The names of steps and outputs, which stand in expressions, labels and the keys of Secrets.
+const NAME: &str = "^[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?$";
+const NAME_IS: &str = "letters, digits, - and _, a letter or digit first and last";
+/// Files of scripts: never in the root folder, never hidden.
+const FILE: &str = "^(/[A-Za-z0-9_-][A-Za-z0-9_.-]*){2,}$";
+const FILE_IS: &str = "an absolute path at least two levels deep, as in /work/file, of letters, digits, _, - and .";
+
 /// What a resource is made of: a runner and a workflow for each of the six phases.
 ///
 /// `NAME` may be edited; `NAME.1.2.0` is version 1.2.0 of it and never changes.
@@ -192,7 +199,8 @@ pub enum FailurePolicy {
 )]
 pub struct Step {
     /// Unique within its phase. An `apply` step of the same name in another phase keeps the same set of objects.
-    #[schemars(length(min = 1, max = 30), regex(pattern = r"^[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?$"))]
+    #[schemars(length(min = 1, max = 30))]
+    #[x_kube(validation = schema::matches(NAME, NAME_IS))]
     pub name: String,
     /// An expression; the step is skipped where it is false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -223,7 +231,8 @@ pub struct Step {
     pub retries: Option<u32>,
     /// A script, run in a pod of the runner's image; it begins with `#!`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 3, max = 131072), regex(pattern = r"^#!"))]
+    #[schemars(length(min = 3, max = 131072))]
+    #[x_kube(validation = Rule::new("self.startsWith('#!')").message("a script begins with #! and its interpreter, as in #!/bin/sh"))]
     pub script: Option<String>,
     /// Objects, written with server-side apply as the runner's service account.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -239,7 +248,8 @@ pub struct Step {
 )]
 pub struct Input {
     /// The name of the parameter, and of the environment variable (in capitals, `-` as `_`) where `as` names none.
-    #[schemars(length(min = 1, max = 63), regex(pattern = r"^[A-Za-z_][A-Za-z0-9_.-]*$"))]
+    #[schemars(length(min = 1, max = 63))]
+    #[x_kube(validation = schema::matches("^[A-Za-z_][A-Za-z0-9_.-]*$", "a letter or _ first, then letters, digits, _, . and -"))]
     pub name: String,
     /// Unused; kept for files that have it.
     #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
@@ -279,29 +289,35 @@ pub struct StepOutputRef {
 pub struct InputAs {
     /// The name of an environment variable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 128), regex(pattern = r"^[A-Za-z_][A-Za-z0-9_]*$"))]
+    #[schemars(length(min = 1, max = 128))]
+    #[x_kube(validation = schema::matches("^[A-Za-z_][A-Za-z0-9_]*$", "a variable is a letter or _ first, then letters, digits and _"))]
     pub env: Option<String>,
     /// The absolute path of a file, two levels deep at least: `/in/size`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 4, max = 255), regex(pattern = r"^(/[A-Za-z0-9_-][A-Za-z0-9_.-]*){2,}$"))]
+    #[schemars(length(max = 255))]
+    #[x_kube(validation = schema::matches(FILE, FILE_IS))]
     pub path: Option<String>,
 }
 
 /// A file that a script leaves.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Output {
-    #[schemars(length(min = 1, max = 30), regex(pattern = r"^[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?$"))]
+    /// Unique within its step; read as `steps.STEP.NAME`, and as `STEP.NAME` in a fork's `outputKey`.
+    #[schemars(length(min = 1, max = 30))]
+    #[x_kube(validation = schema::matches(NAME, NAME_IS))]
     pub name: String,
     /// Unused; kept for files that have it.
     #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     pub type_: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// What the value is, in a sentence or a few.
     #[schemars(length(max = 1024))]
     pub description: Option<String>,
     /// The absolute path of the file, two levels deep at least: `/out/host`.
-    #[schemars(length(min = 4, max = 255), regex(pattern = r"^(/[A-Za-z0-9_-][A-Za-z0-9_.-]*){2,}$"))]
+    #[schemars(length(max = 255))]
+    #[x_kube(validation = schema::matches(FILE, FILE_IS))]
     pub value_from_path: String,
 }
 
@@ -320,7 +336,8 @@ pub struct Apply {
     pub for_each: Option<String>,
     /// The name of the item in the manifests' expressions, `item` by default.
     #[serde(default, rename = "as", skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 30), regex(pattern = r"^[a-z_][A-Za-z0-9_]*$"))]
+    #[schemars(length(min = 1, max = 30))]
+    #[x_kube(validation = schema::matches("^[a-z_][A-Za-z0-9_]*$", "a variable of expressions is a small letter or _ first, then letters, digits and _"))]
     pub as_: Option<String>,
     /// Whole objects; `${…}` in their strings is an expression.
     #[schemars(schema_with = "schema::manifests")]

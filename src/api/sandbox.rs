@@ -32,6 +32,7 @@ use std::collections::BTreeMap;
         .message("forks: a workload is forked at most once in a sandbox").field_path(".forks")
 )]
 pub struct SandboxSpec {
+    /// What the sandbox is for, in a sentence or a few.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 4096))]
     pub description: Option<String>,
@@ -54,11 +55,12 @@ pub struct SandboxSpec {
 }
 
 /// How long a sandbox lives.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Ttl {
     /// A whole number of minutes, hours, days or weeks: `90m`, `8h`, `3d`, `2w`.
-    #[schemars(length(max = 8), regex(pattern = r"^[1-9][0-9]{0,5}[mhdw]$"))]
+    #[schemars(length(max = 32))]
+    #[x_kube(validation = schema::matches("^[1-9][0-9]{0,5}[mhdw]$", "a whole number and one of m, h, d and w, as in 90m, 8h, 3d or 2w"))]
     pub duration: String,
     /// The moment that the time runs from; `createdAt` by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -87,7 +89,9 @@ pub struct Fork {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ForkOf {
+    /// Its kind, in `apps/v1`.
     pub kind: ForkedKind,
+    /// Its name, in the sandbox's namespace.
     #[schemars(length(min = 1, max = 253), regex(pattern = r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$"))]
     pub name: String,
 }
@@ -121,6 +125,7 @@ pub struct ImageOverride {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 63))]
     pub container: Option<String>,
+    /// The image that the container is given.
     #[schemars(length(min = 1, max = 1024))]
     pub image: String,
 }
@@ -136,12 +141,15 @@ pub struct EnvVar {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 63))]
     pub container: Option<String>,
-    #[schemars(length(min = 1, max = 253), regex(pattern = r"^[A-Za-z_][A-Za-z0-9_.-]*$"))]
+    /// The variable.
+    #[schemars(length(min = 1, max = 253))]
+    #[x_kube(validation = schema::matches("^[A-Za-z_][A-Za-z0-9_.-]*$", "a letter or _ first, then letters, digits, _, . and -"))]
     pub name: String,
     /// `upsert` (the default) or `delete`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub operation: Option<EnvOperation>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// Its value, as it stands here.
     #[schemars(length(max = 32768))]
     pub value: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -189,8 +197,10 @@ pub struct ResourceOutputRef {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct KeySelector {
+    /// The object.
     #[schemars(length(min = 1, max = 253))]
     pub name: String,
+    /// The key in its data.
     #[schemars(length(min = 1, max = 253))]
     pub key: String,
 }
@@ -214,17 +224,19 @@ pub enum PatchType {
 }
 
 /// A resource of a sandbox: a plugin, and what it is told.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SandboxResource {
     /// Unique within the sandbox.
-    #[schemars(length(min = 1, max = 63), regex(pattern = r"^[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?$"))]
+    #[schemars(length(min = 1, max = 63))]
+    #[x_kube(validation = schema::matches("^[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?$", "letters, digits, - and _, a letter or digit first and last"))]
     pub name: String,
     /// `NAME`, `NAME@1.2.0`, or `NAME@latest`: the newest version at the time the resource joins, kept from then on.
-    #[schemars(
-        length(min = 1, max = 220),
-        regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(@(latest|v?[0-9]+(\.[0-9]+){0,2}([-+][0-9A-Za-z.+-]+)?))?$")
-    )]
+    #[schemars(length(min = 1, max = 220))]
+    #[x_kube(validation = schema::matches(
+        r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(@(latest|v?[0-9]+(\.[0-9]+){0,2}([-+][0-9A-Za-z.+-]+)?))?$",
+        "NAME, NAME@VERSION as in db@1.2.0, or NAME@latest"
+    ))]
     pub plugin: String,
     /// What the plugin's inputs with `valueFromSandbox` and the expressions' `params` see.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -256,16 +268,21 @@ pub struct SandboxStatus {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Condition {
+    /// What the condition is about.
     #[serde(rename = "type")]
     pub type_: String,
     /// `True`, `False` or `Unknown`.
     pub status: String,
+    /// Why, in one word.
     pub reason: String,
+    /// Why, for a person.
     #[serde(default)]
     pub message: String,
+    /// When the status last changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::time")]
     pub last_transition_time: Option<Time>,
+    /// The generation that the condition speaks of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
 }
@@ -278,9 +295,11 @@ pub struct PhaseSummary {
     pub state: RunState,
     /// The name of the `PhaseRun`.
     pub run: String,
+    /// When it ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::time")]
     pub finished_at: Option<MicroTime>,
+    /// What happened, for a person.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
 }

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// What must outlive a sandbox, named after its UID: what was last settled and what is still owed.
+#[expect(clippy::duplicated_attributes, reason = "the columns are like each other")]
 #[derive(CustomResource, KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[kube(
     group = "sluice.dev",

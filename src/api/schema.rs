@@ -1,5 +1,6 @@
 //! Pieces of schema that the types of this module share.
 
+use kube::core::{Message, Rule};
 use schemars::{Schema, SchemaGenerator, json_schema};
 
 /// An object that the schema leaves as it is: kept whole, not pruned, not defaulted.
@@ -34,6 +35,17 @@ pub fn params(_: &mut SchemaGenerator) -> Schema {
         "maxProperties": 64,
         "additionalProperties": {"type": "string", "maxLength": 16384}
     })
+}
+
+/// The rule that a string matches `pattern`. What fails it is told what it is and what would be `right`, which a
+/// schema's own `pattern` cannot say.
+pub fn matches(pattern: &str, right: &str) -> Rule {
+    told(&format!("self.matches('{}')", pattern.replace('\\', "\\\\")), right)
+}
+
+/// The rule `rule` on a string; what fails it is told what it is and what would be `right`.
+pub fn told(rule: &str, right: &str) -> Rule {
+    Rule::new(rule).message(Message::Expression(format!("'\"' + self + '\" is not right: {right}'")))
 }
 
 /// A moment, as the API server writes it.

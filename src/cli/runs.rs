@@ -28,8 +28,7 @@ pub fn run(args: RunsArgs) -> anyhow::Result<ExitCode> {
 async fn show(args: RunsArgs) -> anyhow::Result<ExitCode> {
     let client = Client::try_default().await?;
     let namespace = args.namespace.unwrap_or_else(|| client.default_namespace().to_owned());
-    let of =
-        format!("{}={},{}={}", labels::NAMESPACE, labels::value(&namespace), labels::NAME, labels::value(&args.name));
+    let of = labels::selector(&namespace, &args.name);
     let mut runs = Api::<PhaseRun>::all(client).list(&ListParams::default().labels(&of)).await?.items;
     runs.retain(|run| args.since.is_none_or(|since| began(run).is_none_or(|at| at >= since)));
     runs.sort_by_key(began);

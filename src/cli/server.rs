@@ -353,7 +353,10 @@ async fn follow_plugins(client: Client, plugins: Arc<RwLock<Plugins>>, synced: w
             Ok(Some(Event::Delete(plugin))) => known().remove(&plugin.name_any()),
             Ok(None) => return,
             Err(error) => {
-                tracing::warn!(error = &error as &dyn std::error::Error, "the watch of plugins broke and is made again")
+                tracing::warn!(
+                    error = &error as &dyn std::error::Error,
+                    "the watch of plugins broke and is made again"
+                );
             }
         }
     }

@@ -59,7 +59,7 @@ impl Context {
 /// Does the leader's work for as long as the future is polled.
 pub async fn lead(context: Arc<Context>) {
     let (sandboxes, sandbox_store) = sandboxes::controller(context.clone());
-    let (records, record_store) = records::controller(context.clone(), sandbox_store.clone());
+    let (records, record_store) = records::controller(context.clone());
     let runs = runs::follow(context, sandbox_store, record_store);
     tokio::join!(sandboxes, records, runs);
 }

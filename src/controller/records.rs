@@ -1,8 +1,6 @@
 //! Reconciles the record of a sandbox that is gone: its last phases run, then the record goes too.
 
-use super::{
-    Context, ControllerError, RETRY_AFTER, RecordStore, SandboxStore, forks, post, sandbox_resource, sandboxes_in,
-};
+use super::{Context, ControllerError, RETRY_AFTER, RecordStore, forks, post, sandbox_resource, sandboxes_in};
 use crate::api::{PhaseRun, SandboxRecord};
 use crate::engine::outputs;
 use futures::StreamExt;
@@ -22,7 +20,7 @@ const RESYNC: Duration = Duration::from_secs(300);
 const CONCURRENCY: u16 = 32;
 
 /// The controller's work and the store of records that it keeps.
-pub fn controller(context: Arc<Context>, sandboxes: SandboxStore) -> (impl Future<Output = ()>, RecordStore) {
+pub fn controller(context: Arc<Context>) -> (impl Future<Output = ()>, RecordStore) {
     let records: Api<SandboxRecord> = Api::all(context.client.clone());
     let kind = sandbox_resource();
     let targets: Api<DynamicObject> = Api::all_with(context.client.clone(), &kind);
@@ -38,7 +36,6 @@ pub fn controller(context: Arc<Context>, sandboxes: SandboxStore) -> (impl Futur
             run.spec.target.uid.as_deref().map(ObjectRef::<SandboxRecord>::new)
         });
     let store = controller.store();
-    let context = Arc::new((context, sandboxes));
     let work = controller.run(reconcile, on_error, context).for_each(|result| async {
         if let Err(error) = result {
             tracing::debug!(error = &error as &dyn std::error::Error, "a record's reconcile did not end");
@@ -47,9 +44,8 @@ pub fn controller(context: Arc<Context>, sandboxes: SandboxStore) -> (impl Futur
     (work, store)
 }
 
-type Shared = (Arc<Context>, SandboxStore);
-
-fn on_error(record: Arc<SandboxRecord>, error: &ControllerError, _: Arc<Shared>) -> Action {
+#[expect(clippy::needless_pass_by_value, reason = "the controller hands its arguments over")]
+fn on_error(record: Arc<SandboxRecord>, error: &ControllerError, _: Arc<Context>) -> Action {
     tracing::warn!(
         target = %record.spec.target,
         reason = error.reason(),
@@ -59,9 +55,8 @@ fn on_error(record: Arc<SandboxRecord>, error: &ControllerError, _: Arc<Shared>)
     Action::requeue(RETRY_AFTER)
 }
 
-async fn reconcile(record: Arc<SandboxRecord>, shared: Arc<Shared>) -> Result<Action, ControllerError> {
-    let (context, sandboxes) = &*shared;
-    if exists(context, sandboxes, &record).await? {
+async fn reconcile(record: Arc<SandboxRecord>, context: Arc<Context>) -> Result<Action, ControllerError> {
+    if exists(&context, &record).await? {
         return Ok(Action::requeue(RESYNC));
     }
     let target = record.spec.target.clone();
@@ -73,7 +68,7 @@ async fn reconcile(record: Arc<SandboxRecord>, shared: Arc<Shared>) -> Result<Ac
         context.engine.adopt(&run).await?;
         return Ok(Action::requeue(LOOK_FOR_PODS));
     }
-    if !forks::are_gone(context, &target).await? {
+    if !forks::are_gone(&context, &target).await? {
         return Ok(Action::requeue(LOOK_FOR_PODS));
     }
     let records: Api<SandboxRecord> = Api::all(context.client.clone());
@@ -84,13 +79,13 @@ async fn reconcile(record: Arc<SandboxRecord>, shared: Arc<Shared>) -> Result<Ac
     };
     if record.spec.owed.as_ref().is_some_and(|owed| !owed.deletion) {
         record.spec.owed = None;
-        post::save(context, &mut record).await?;
+        post::save(&context, &mut record).await?;
     }
-    let (progress, after) = post::advance(context, &mut record, true, true).await?;
+    let (progress, after) = post::advance(&context, &mut record, true, true).await?;
     if progress != super::status::Progress::Complete {
         return Ok(Action::requeue(after.unwrap_or(RESYNC)));
     }
-    forget_outputs(context, &record).await?;
+    forget_outputs(&context, &record).await?;
     match records.delete(&name, &DeleteParams::default()).await {
         Ok(_) => Ok(Action::await_change()),
         Err(error) if crate::engine::is_status(&error, 404) => Ok(Action::await_change()),
@@ -98,12 +93,10 @@ async fn reconcile(record: Arc<SandboxRecord>, shared: Arc<Shared>) -> Result<Ac
     }
 }
 
-async fn exists(context: &Context, sandboxes: &SandboxStore, record: &SandboxRecord) -> Result<bool, ControllerError> {
+/// Asks the API server and no cache: the news of a deletion comes once, and by another watch than any cache's. A cache
+/// that is a moment behind it would leave the record for the next resync.
+async fn exists(context: &Context, record: &SandboxRecord) -> Result<bool, ControllerError> {
     let target = &record.spec.target;
-    let reference = ObjectRef::new_with(&target.name, sandbox_resource()).within(&target.namespace);
-    if sandboxes.get(&reference).is_some_and(|found| found.uid() == target.uid) {
-        return Ok(true);
-    }
     let found = sandboxes_in(&context.client, &target.namespace)
         .get_metadata_opt(&target.name)
         .await

@@ -4,8 +4,7 @@ use super::{Context, ControllerError, RecordStore, SandboxStore, history, sandbo
 use crate::api::{Admitted, Phase, PhaseRun, RunState, TargetRef, labels};
 use crate::engine::index::RunEntry;
 use crate::engine::life::{self, Fate, Stored};
-use crate::engine::outputs;
-use crate::plan::{key, undo};
+use crate::plan::key;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use kube::runtime::reflector::ObjectRef;
@@ -92,13 +91,13 @@ async fn look(
     let known = run.admissions().find(is_known);
     let fate = match run.phase {
         // The object was seen, though it may be gone by now.
-        Some(Phase::PreCreate) if known.is_some() && run.target.uid.is_none() => Fate::Committed,
+        Some(Phase::PreCreate) if known.is_some_and(|a| a.generation == 1) => Fate::Committed,
         _ => life::fate(run, stored.as_ref(), Timestamp::now(), context.settings.commit_grace),
     };
     match fate {
         Fate::Undecided(_) => Ok(()),
         Fate::Committed => commit(context, run, known.or(run.admitted.as_ref())).await,
-        Fate::Abandoned => abandon(context, run).await,
+        Fate::Abandoned => Ok(context.engine.abandon(run).await?),
     }
 }
 
@@ -134,27 +133,6 @@ async fn commit(context: &Arc<Context>, run: &Arc<RunEntry>, stored: Option<&Adm
     Ok(())
 }
 
-async fn abandon(context: &Arc<Context>, run: &Arc<RunEntry>) -> Result<(), ControllerError> {
-    let Some(whole) = context.engine.read(&run.name).await? else {
-        context.engine.index.forget(&run.name);
-        return Ok(());
-    };
-    let steps = whole.status.clone().unwrap_or_default().steps;
-    let undo = undo::undo(&run.name, &whole.spec, &steps).map(|spec| crate::engine::name_of(&spec));
-    if undo.is_none() {
-        outputs::forget(&context.client, context.engine.namespace(), &run.name).await?;
-    }
-    let marked = context.engine.mark(run, json!({"state": RunState::Abandoned, "compensatedBy": undo})).await?;
-    let undone = undo
-        .map_or_else(|| "there is nothing to undo".to_owned(), |name| format!("what it did is undone by run {name}"));
-    let note = format!("the change that run {} was for was never stored: {undone}", marked.name);
-    context.recorder.warning(&marked.target, "Abandoned", "Undo", &note).await;
-    if let Some(whole) = context.engine.read(&run.name).await? {
-        context.engine.undo(&whole).await?;
-    }
-    Ok(())
-}
-
 async fn follow_undo(context: &Arc<Context>, run: &Arc<RunEntry>) -> Result<(), ControllerError> {
     let undo = run.compensated_by.as_ref().and_then(|name| context.engine.index.get(name));
     match undo {
@@ -173,29 +151,33 @@ async fn follow_undo(context: &Arc<Context>, run: &Arc<RunEntry>) -> Result<(), 
     Ok(())
 }
 
-/// Writes an event for each run that ended, once.
-async fn tell(context: &Arc<Context>, told: &mut BTreeSet<String>) {
+/// Writes an event for each run that ended, once, and another where it was abandoned.
+async fn tell(context: &Arc<Context>, told: &mut BTreeSet<(String, bool)>) {
     let now = Timestamp::now();
-    let ended = context.engine.index.filter(|run| {
-        let fresh = run.finished_at.is_some() && life::since(run.finished_at, now) < NEWS;
-        fresh && !told.contains(&run.name)
-    });
-    for run in ended {
-        told.insert(run.name.clone());
+    let gone = |run: &RunEntry| matches!(run.state, RunState::Abandoned | RunState::Compensated);
+    let news = |run: &RunEntry| run.finished_at.is_some() && life::since(run.finished_at, now) < NEWS;
+    for run in context.engine.index.filter(|run| news(run) && !told.contains(&(run.name.clone(), gone(run)))) {
+        told.insert((run.name.clone(), gone(&run)));
         let Some(phase) = run.phase else { continue };
-        let message = run.message.as_deref().unwrap_or("done");
+        let (name, message) = (&run.name, run.message.as_deref().unwrap_or("done"));
         let target = TargetRef { uid: run.uid().map(str::to_owned), ..run.target.clone() };
         let action = format!("{phase:?}");
         let purpose = run.compensates.as_ref().map_or_else(String::new, |of| format!(", undoing {of}"));
-        if run.state == RunState::Failed {
-            let note = format!("{phase}{purpose} failed: {message}; run {}", run.name);
+        if gone(&run) {
+            let undo = run.compensated_by.as_ref();
+            let undone = undo
+                .map_or_else(|| "there is nothing to undo".to_owned(), |undo| format!("run {undo} undoes what it did"));
+            let note = format!("the change that {phase} ran for was never stored (run {name}): {undone}");
+            context.recorder.warning(&target, "Abandoned", "Undo", &note).await;
+        } else if run.state == RunState::Failed {
+            let note = format!("{phase}{purpose} failed: {message}; run {name}");
             context.recorder.warning(&target, &format!("{phase:?}Failed"), &action, &note).await;
         } else if phase != Phase::PreCreate {
-            let note = format!("{phase}{purpose} ran: {message}; run {}", run.name);
+            let note = format!("{phase}{purpose} ran: {message}; run {name}");
             context.recorder.normal(&target, &format!("{phase:?}Succeeded"), &action, &note).await;
         }
     }
-    told.retain(|name| context.engine.index.get(name).is_some_and(|run| life::since(run.finished_at, now) < NEWS));
+    told.retain(|(name, _)| context.engine.index.get(name).is_some_and(|run| news(&run)));
 }
 
 async fn tidy(context: &Arc<Context>, sandboxes: &SandboxStore, records: &RecordStore) -> Result<(), ControllerError> {

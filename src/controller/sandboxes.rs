@@ -4,6 +4,7 @@ use super::forks::{self, Forks};
 use super::status::{self, Progress};
 use super::{Context, ControllerError, RETRY_AFTER, SandboxStore, post, sandbox_resource, sandboxes_in};
 use crate::api::{PhaseRun, SandboxRecord, SandboxRecordSpec, SandboxStatus, TargetRef, Ttl, TtlOffset, labels};
+use crate::certs::webhook_spec;
 use crate::plan::runs;
 use crate::webhook::hold::new_routing_key;
 use futures::StreamExt;
@@ -53,6 +54,7 @@ pub fn controller(context: Arc<Context>) -> (impl Future<Output = ()>, SandboxSt
     (work, store)
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "the controller hands its arguments over")]
 fn on_error(object: Arc<DynamicObject>, error: &ControllerError, _: Arc<Context>) -> Action {
     tracing::warn!(
         namespace = object.namespace(),
@@ -126,7 +128,8 @@ async fn record(context: &Context, object: &Value, target: &TargetRef) -> Result
         settled: adopted.then_some(snapshot),
         owed: None,
     };
-    let record = SandboxRecord::new(&name, spec);
+    let mut record = SandboxRecord::new(&name, spec);
+    record.metadata.labels = Some(labels::of_target(target));
     let record = match records.create(&PostParams::default(), &record).await {
         Ok(record) => record,
         Err(error) if crate::engine::is_status(&error, 409) => {
@@ -145,12 +148,18 @@ async fn record(context: &Context, object: &Value, target: &TargetRef) -> Result
 async fn was_stored_unseen(context: &Context, object: &Value) -> Result<bool, ControllerError> {
     let configurations: Api<ValidatingWebhookConfiguration> = Api::all(context.client.clone());
     let found = configurations
-        .get_metadata_opt(&context.validating_webhook)
+        .get_opt(&context.validating_webhook)
         .await
         .map_err(ControllerError::api("read the webhook configuration"))?;
-    let since = found.and_then(|found| found.annotations().get(labels::REGISTERED_AT)?.parse::<Timestamp>().ok());
+    let live = serde_json::to_value(found).map_err(ControllerError::shape("the webhook configuration"))?;
+    Ok(is_unseen(&live, object))
+}
+
+/// The note of a configuration that our webhook was taken out of says nothing: a new one is written with the webhook.
+fn is_unseen(live: &Value, object: &Value) -> bool {
+    let since = webhook_spec::ours(live, webhook_spec::Kind::Validating).and(webhook_spec::registered_at(live));
     let created = object["metadata"]["creationTimestamp"].as_str().and_then(|text| text.parse::<Timestamp>().ok());
-    Ok(since.is_none_or(|since| created.is_some_and(|created| created.as_second() < since.as_second())))
+    since.is_none_or(|since| created.is_some_and(|created| created.as_second() < since.as_second()))
 }
 
 async fn write_status(
@@ -230,6 +239,22 @@ async fn expire(context: &Context, target: &TargetRef) -> Result<Action, Control
 mod tests {
     use super::*;
     use rstest::rstest;
+
+    #[rstest]
+    #[case::before_it(Some("2026-01-01T00:00:02Z"), true, true)]
+    #[case::after_it(Some("2026-01-01T00:00:01Z"), true, false)]
+    #[case::never_registered(None, false, true)]
+    #[case::taken_out_since(Some("2026-01-01T00:00:00Z"), false, true)]
+    fn a_sandbox_is_unseen_that_no_webhook_was_there_for(
+        #[case] registered: Option<&str>,
+        #[case] webhook: bool,
+        #[case] unseen: bool,
+    ) {
+        let webhooks = if webhook { json!([{"name": webhook_spec::VALIDATE_NAME}]) } else { Value::Null };
+        let live = json!({"metadata": {"annotations": {labels::REGISTERED_AT: registered}}, "webhooks": webhooks});
+        let object = json!({"metadata": {"creationTimestamp": "2026-01-01T00:00:01Z"}});
+        assert_eq!(is_unseen(&live, &object), unseen);
+    }
 
     #[rstest]
     #[case("90m", Some(5400))]

@@ -87,7 +87,9 @@ fn transition(known: &[Condition], mut new: Condition, now: Timestamp) -> Condit
     new
 }
 
-/// The last run of each phase, in the order of a sandbox's life. What undid something is no phase of the sandbox.
+/// The last run of each phase, in the order of a sandbox's life. What undid something is no phase of the sandbox, nor
+/// is yet what runs before a change that is still on its way: a status written meanwhile would bring the change that
+/// waits for it into conflict (`kubectl replace` and `edit` name the version that they were made from).
 fn phases(runs: &[Arc<RunEntry>]) -> Vec<PhaseSummary> {
     Phase::ALL
         .into_iter()
@@ -96,6 +98,7 @@ fn phases(runs: &[Arc<RunEntry>]) -> Vec<PhaseSummary> {
                 run.phase == Some(phase)
                     && run.compensates.is_none()
                     && !matches!(run.state, RunState::Abandoned | RunState::Compensated)
+                    && !(phase.is_pre() && is_on_its_way(run))
             })?;
             Some(PhaseSummary {
                 phase,
@@ -106,6 +109,11 @@ fn phases(runs: &[Arc<RunEntry>]) -> Vec<PhaseSummary> {
             })
         })
         .collect()
+}
+
+/// Whether the change that a pre-phase ran for may still be a request that waits.
+fn is_on_its_way(run: &RunEntry) -> bool {
+    run.state.is_open() || run.state == RunState::Succeeded || (run.state == RunState::Failed && run.ignorable)
 }
 
 #[cfg(test)]
@@ -145,5 +153,16 @@ mod tests {
         ];
         let shown: Vec<_> = phases(&runs).into_iter().map(|p| p.run).collect();
         assert_eq!(shown, ["b", "d"]);
+    }
+
+    #[test]
+    fn a_phase_of_a_change_that_is_on_its_way_is_not_shown_yet() {
+        let committed = run(Phase::PreUpdate, "a", RunState::Committed);
+        for state in [RunState::Pending, RunState::Running, RunState::Succeeded] {
+            let runs = [committed.clone(), run(Phase::PreUpdate, "b", state)];
+            assert_eq!(phases(&runs)[0].run, "a", "{state}");
+        }
+        let running = run(Phase::PostUpdate, "c", RunState::Running);
+        assert_eq!(phases(&[running])[0].run, "c", "a post-phase keeps no request waiting");
     }
 }

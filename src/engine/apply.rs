@@ -28,7 +28,7 @@ pub struct Manifest {
 pub struct Kinds(Mutex<HashMap<GroupVersionKind, (ApiResource, KindScope)>>);
 
 impl Kinds {
-    async fn find(
+    pub(super) async fn find(
         &self,
         client: &Client,
         api_version: &str,
@@ -53,6 +53,16 @@ pub struct Applier<'a> {
     pub account: ServiceAccount,
     pub target: &'a TargetRef,
     pub resource: &'a str,
+    pub plugin: &'a str,
+}
+
+/// Which of a resource's objects are deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whose {
+    /// All of them, whichever plugin wrote them.
+    Resource,
+    /// Those that this plugin wrote last: the resource lives on with another, which may have taken some over.
+    Plugin,
 }
 
 impl Applier<'_> {
@@ -120,6 +130,7 @@ impl Applier<'_> {
             (labels::NAMESPACE, labels::value(&self.target.namespace)),
             (labels::NAME, labels::value(&self.target.name)),
             (labels::RESOURCE, labels::value(self.resource)),
+            (labels::PLUGIN, labels::value(self.plugin)),
         ];
         if !object["metadata"]["labels"].is_object() {
             object["metadata"]["labels"] = json!({});
@@ -149,17 +160,17 @@ impl Applier<'_> {
         }
         let gone: BTreeSet<_> =
             before.iter().filter(|b| !manifests.iter().any(|m| m.reference == **b)).cloned().collect();
-        let pruned = self.delete(&gone).await?;
+        let pruned = self.delete(&gone, Whose::Resource).await?;
         let pruned = if pruned == 0 { String::new() } else { format!(", {pruned} pruned") };
         Ok(format!("{} applied{pruned}", manifests.len()))
     }
 
     /// Deletes those of the objects that are this resource's; tells how many there were.
-    pub async fn delete(&self, objects: &BTreeSet<ObjectRef>) -> Result<usize, StepError> {
+    pub async fn delete(&self, objects: &BTreeSet<ObjectRef>, whose: Whose) -> Result<usize, StepError> {
         let mut deleted = 0;
         for reference in objects {
             let Some(found) = self.get(reference).await? else { continue };
-            if !self.is_ours(&found) {
+            if !self.is_ours(&found) || (whose == Whose::Plugin && !self.is_plugins(&found)) {
                 continue;
             }
             let params = DeleteParams {
@@ -182,6 +193,10 @@ impl Applier<'_> {
 
     fn is_ours(&self, object: &Value) -> bool {
         object["metadata"]["labels"][labels::APPLIED_BY].as_str() == Some(&self.mark())
+    }
+
+    fn is_plugins(&self, object: &Value) -> bool {
+        object["metadata"]["labels"][labels::PLUGIN].as_str() == Some(&labels::value(self.plugin))
     }
 
     async fn get(&self, reference: &ObjectRef) -> Result<Option<Value>, StepError> {

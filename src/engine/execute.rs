@@ -3,7 +3,7 @@
 //! The status in the API server is written before anything is acted on, so that another replica can go on from it at
 //! any point. Only the executor that the status names writes it while the run is open.
 
-use super::apply::Applier;
+use super::apply::{Applier, Whose};
 use super::error::{EngineError, StepError, is_status};
 use super::impersonate::ServiceAccount;
 use super::outputs::{self, Outputs};
@@ -14,7 +14,7 @@ use crate::api::{ObjectRef, PhaseRun, PhaseRunStatus, RunResource, RunState, Ste
 use crate::plan::expression::Expression;
 use crate::plan::kinds;
 use crate::plan::scope::{Scope, ScopeBuilder};
-use crate::plan::{changes, message, order, undo};
+use crate::plan::{changes, message, order, runs, undo};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
@@ -268,9 +268,10 @@ impl Execution {
 
     fn delete_job(&self, resource: &RunResource) -> Job {
         let objects = self.engine.applied_before(&self.run, &resource.name, None);
+        let whose = if runs::lives_on(&self.run.spec, &resource.name) { Whose::Plugin } else { Whose::Resource };
         let applier = self.applier(resource);
         Box::pin(async move {
-            let deleted = applier.get().delete(&objects).await?;
+            let deleted = applier.get().delete(&objects, whose).await?;
             Ok(Done { message: Some(format!("{deleted} deleted")), ..Done::default() })
         })
     }
@@ -285,6 +286,7 @@ impl Execution {
             },
             run: self.run.clone(),
             resource: resource.name.clone(),
+            plugin: resource.plugin.clone(),
         }
     }
 
@@ -304,7 +306,7 @@ impl Execution {
             .change(changes::change(kind, old, new))
             .params(json!(resource.params))
             .steps(steps)
-            .phase(spec.phase.slug())
+            .phase(spec.phase)
             .build()
     }
 
@@ -379,6 +381,12 @@ impl Execution {
     }
 
     async fn finish(&mut self) -> Result<(), EngineError> {
+        // A step whose task broke has no result, and must not pass for one that succeeded.
+        for step in self.status.steps.iter_mut().filter(|step| step.state == StepState::Running) {
+            step.state = StepState::Failed;
+            step.finished_at = Some(now());
+            step.message = Some("a fault in Sluice ended the step: see Sluice's log, and report it".to_owned());
+        }
         let pending = |step: &StepStatus| step.state == StepState::Pending;
         for step in self.status.steps.iter_mut().filter(|step| pending(step)) {
             step.state = StepState::Skipped;
@@ -390,7 +398,7 @@ impl Execution {
         if self.has_failed() {
             self.status.state = RunState::Failed;
             if !ignored && self.run.spec.compensates.is_none() {
-                let undo = undo::undo(&self.run.name_any(), &self.run.spec, &self.status.steps);
+                let undo = self.engine.undoing(&self.run, &self.status.steps).await?;
                 self.status.compensated_by = undo.map(|spec| super::name_of(&spec));
             }
         } else {
@@ -449,6 +457,7 @@ struct OwnedApplier {
     account: ServiceAccount,
     run: PhaseRun,
     resource: String,
+    plugin: String,
 }
 
 impl OwnedApplier {
@@ -459,6 +468,7 @@ impl OwnedApplier {
             account: self.account.clone(),
             target: &self.run.spec.target,
             resource: &self.resource,
+            plugin: &self.plugin,
         }
     }
 }

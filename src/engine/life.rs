@@ -1,9 +1,10 @@
 //! The life of a run as pure rules: what a request for its change does, and what becomes of it afterwards.
 
 use super::index::RunEntry;
-use crate::api::RunState;
+use crate::api::{Phase, RunState};
 use crate::plan::timing;
 use k8s_openapi::jiff::Timestamp;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How long a failure that no client has heard of is told to the next one, rather than tried again.
@@ -28,8 +29,9 @@ pub enum Next {
     AwaitUndo { undo: String },
 }
 
-/// What a request does, given the newest run of its key and the run that undoes that one.
-pub fn next(latest: Option<&RunEntry>, undo: Option<&RunEntry>, now: Timestamp) -> Next {
+/// What a request does, given the newest run of its key, the run that undoes that one, and the target as the request
+/// itself shows it stored.
+pub fn next(latest: Option<&RunEntry>, undo: Option<&RunEntry>, stored: Option<&Stored>, now: Timestamp) -> Next {
     let Some(latest) = latest else { return Next::Start { attempt: 1 } };
     let run = latest.name.clone();
     let again = || match (&latest.compensated_by, undo) {
@@ -39,11 +41,13 @@ pub fn next(latest: Option<&RunEntry>, undo: Option<&RunEntry>, now: Timestamp) 
     };
     match latest.state {
         RunState::Pending | RunState::Running => Next::Join { run },
+        // Its change was stored, though nobody has written that down yet: this is the same change once more.
+        RunState::Succeeded if is_committed(latest, stored) && latest.phase != Some(Phase::PreDelete) => again(),
         RunState::Succeeded => Next::Reuse { run },
         RunState::Failed if latest.ignorable => Next::Reuse { run },
         RunState::Failed if is_to_be_told(latest, now) => Next::Report { run },
         // A deletion that is under way runs its pre-delete no second time, however often it is asked for.
-        RunState::Committed if latest.phase == Some(crate::api::Phase::PreDelete) => Next::Reuse { run },
+        RunState::Committed if latest.phase == Some(Phase::PreDelete) => Next::Reuse { run },
         RunState::Failed | RunState::Committed | RunState::Abandoned | RunState::Compensated => again(),
     }
 }
@@ -76,22 +80,53 @@ pub struct Stored {
     pub deleting: bool,
 }
 
-/// What became of a pre-phase's change. `run` has succeeded, or failed under `failurePolicy: Ignore`.
-pub fn fate(run: &RunEntry, stored: Option<&Stored>, now: Timestamp, grace: Duration) -> Fate {
-    use crate::api::Phase::{PreCreate, PreDelete, PreUpdate};
-    let committed = match (run.phase, &run.admitted, stored) {
+/// What stands in the way of a new run for a target: nothing may run for it while another change is undecided.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Obstacle {
+    /// This run of another change is open; wait for its end.
+    Open(String),
+    /// This one has succeeded and no request was let through on it: the newer change takes its place.
+    Superseded(String),
+    /// This one was let through; whether it is stored is not known yet.
+    Undecided(String),
+}
+
+/// The first obstacle to a change with these keys. `runs` are all of the target's name; `stored` is the target as the
+/// request shows it.
+pub fn obstacle(runs: &[Arc<RunEntry>], own: &[&str], stored: Option<&Stored>) -> Option<Obstacle> {
+    runs.iter().filter(|run| !own.contains(&run.key.as_str())).find_map(|run| {
+        let pre = run.phase.is_some_and(Phase::is_pre) && run.compensates.is_none();
+        if run.state.is_open() && (pre || run.compensates.is_some()) {
+            return Some(Obstacle::Open(run.name.clone()));
+        }
+        let passed = run.state == RunState::Succeeded || (run.state == RunState::Failed && run.ignorable);
+        if !pre || !passed || is_committed(run, stored) {
+            return None;
+        }
+        let name = run.name.clone();
+        Some(if run.admitted.is_some() { Obstacle::Undecided(name) } else { Obstacle::Superseded(name) })
+    })
+}
+
+/// Whether what is stored proves that a run's change was.
+fn is_committed(run: &RunEntry, stored: Option<&Stored>) -> bool {
+    use Phase::{PreCreate, PreDelete, PreUpdate};
+    match (run.phase, &run.admitted, stored) {
         // The object was there when the deletion was admitted; that it is gone now is the deletion.
         (Some(PreDelete), Some(admitted), Some(stored)) => stored.uid != admitted.uid || stored.deleting,
         (Some(PreDelete), Some(_), None) => true,
-        (Some(PreCreate), Some(_), Some(stored)) if run.target.uid.is_none() => run.may_be_of(&stored.uid),
-        (Some(PreCreate | PreUpdate), Some(admitted), Some(stored)) => {
+        (Some(PreCreate | PreUpdate), _, Some(stored)) => run.admissions().any(|admitted| {
             admitted.uid == stored.uid
                 && (stored.generation > admitted.generation
                     || (stored.generation == admitted.generation && stored.spec_hash == run.spec_hash))
-        }
+        }),
         _ => false,
-    };
-    if committed {
+    }
+}
+
+/// What became of a pre-phase's change. `run` has succeeded, or failed under `failurePolicy: Ignore`.
+pub fn fate(run: &RunEntry, stored: Option<&Stored>, now: Timestamp, grace: Duration) -> Fate {
+    if is_committed(run, stored) {
         return Fate::Committed;
     }
     let limit = Duration::from_secs(run.timeout_seconds.into());
@@ -110,7 +145,7 @@ pub fn since(moment: Option<Timestamp>, now: Timestamp) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::{Admitted, Phase, TargetRef};
+    use crate::api::{Admitted, TargetRef};
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 
     const GRACE: Duration = Duration::from_secs(40);
@@ -129,6 +164,8 @@ mod tests {
             started_at: Some(at(0)),
             finished_at: (!state.is_open()).then(|| at(10)),
             spec_hash: "s".into(),
+            // That of the first attempt, which a create is stored with only where it needed no second.
+            target: TargetRef { uid: Some("0".into()), ..TargetRef::default() },
             ..RunEntry::default()
         }
     }
@@ -144,20 +181,20 @@ mod tests {
 
     #[test]
     fn the_first_request_starts_and_the_others_join() {
-        assert_eq!(next(None, None, at(0)), Next::Start { attempt: 1 });
-        assert_eq!(next(Some(&run(RunState::Pending)), None, at(0)), Next::Join { run: "r-1".into() });
-        assert_eq!(next(Some(&run(RunState::Running)), None, at(0)), Next::Join { run: "r-1".into() });
-        assert_eq!(next(Some(&run(RunState::Succeeded)), None, at(99)), Next::Reuse { run: "r-1".into() });
+        assert_eq!(next(None, None, None, at(0)), Next::Start { attempt: 1 });
+        assert_eq!(next(Some(&run(RunState::Pending)), None, None, at(0)), Next::Join { run: "r-1".into() });
+        assert_eq!(next(Some(&run(RunState::Running)), None, None, at(0)), Next::Join { run: "r-1".into() });
+        assert_eq!(next(Some(&run(RunState::Succeeded)), None, None, at(99)), Next::Reuse { run: "r-1".into() });
     }
 
     #[test]
     fn a_failure_is_told_once_and_not_for_ever() {
         let mut failed = run(RunState::Failed);
-        assert_eq!(next(Some(&failed), None, at(11)), Next::Report { run: "r-1".into() });
-        assert_eq!(next(Some(&failed), None, at(71)), Next::Start { attempt: 2 });
+        assert_eq!(next(Some(&failed), None, None, at(11)), Next::Report { run: "r-1".into() });
+        assert_eq!(next(Some(&failed), None, None, at(71)), Next::Start { attempt: 2 });
         failed.reported_at = Some(at(11));
-        assert_eq!(next(Some(&failed), None, at(11)), Next::Report { run: "r-1".into() });
-        assert_eq!(next(Some(&failed), None, at(12)), Next::Start { attempt: 2 });
+        assert_eq!(next(Some(&failed), None, None, at(11)), Next::Report { run: "r-1".into() });
+        assert_eq!(next(Some(&failed), None, None, at(12)), Next::Start { attempt: 2 });
     }
 
     #[test]
@@ -165,17 +202,20 @@ mod tests {
         let mut failed = run(RunState::Failed);
         failed.reported_at = Some(at(10));
         failed.compensated_by = Some("u-1".into());
-        assert_eq!(next(Some(&failed), None, at(11)), Next::AwaitUndo { undo: "u-1".into() });
-        assert_eq!(next(Some(&failed), Some(&run(RunState::Running)), at(11)), Next::AwaitUndo { undo: "u-1".into() });
-        assert_eq!(next(Some(&failed), Some(&run(RunState::Succeeded)), at(11)), Next::Start { attempt: 2 });
-        assert_eq!(next(Some(&failed), Some(&run(RunState::Failed)), at(11)), Next::Start { attempt: 2 });
+        assert_eq!(next(Some(&failed), None, None, at(11)), Next::AwaitUndo { undo: "u-1".into() });
+        assert_eq!(
+            next(Some(&failed), Some(&run(RunState::Running)), None, at(11)),
+            Next::AwaitUndo { undo: "u-1".into() }
+        );
+        assert_eq!(next(Some(&failed), Some(&run(RunState::Succeeded)), None, at(11)), Next::Start { attempt: 2 });
+        assert_eq!(next(Some(&failed), Some(&run(RunState::Failed)), None, at(11)), Next::Start { attempt: 2 });
     }
 
     #[test]
     fn the_same_change_after_it_was_stored_is_a_new_one_but_not_a_deletion() {
-        assert_eq!(next(Some(&run(RunState::Committed)), None, at(11)), Next::Start { attempt: 2 });
+        assert_eq!(next(Some(&run(RunState::Committed)), None, None, at(11)), Next::Start { attempt: 2 });
         let deletion = RunEntry { phase: Some(Phase::PreDelete), ..run(RunState::Committed) };
-        assert_eq!(next(Some(&deletion), None, at(11)), Next::Reuse { run: "r-1".into() });
+        assert_eq!(next(Some(&deletion), None, None, at(11)), Next::Reuse { run: "r-1".into() });
     }
 
     #[test]
@@ -225,5 +265,28 @@ mod tests {
         let unadmitted = run(RunState::Succeeded);
         assert!(matches!(fate(&unadmitted, None, at(55), GRACE), Fate::Undecided(_)));
         assert_eq!(fate(&unadmitted, None, at(90), GRACE), Fate::Abandoned);
+    }
+
+    #[test]
+    fn a_change_made_again_after_it_was_stored_runs_again_though_nobody_wrote_that_down() {
+        let update = RunEntry { phase: Some(Phase::PreUpdate), ..run(RunState::Succeeded) };
+        let update = admitted(update, "a", 3, 11);
+        assert_eq!(next(Some(&update), None, Some(&stored("a", 4, "t")), at(12)), Next::Start { attempt: 2 });
+        assert_eq!(next(Some(&update), None, Some(&stored("a", 2, "t")), at(12)), Next::Reuse { run: "r-1".into() });
+    }
+
+    #[test]
+    fn another_change_waits_until_the_one_before_it_is_decided() {
+        let other = |run: RunEntry| vec![Arc::new(RunEntry { key: "other".into(), ..run })];
+        let name = || "r-1".to_owned();
+        assert_eq!(obstacle(&other(run(RunState::Running)), &["own"], None), Some(Obstacle::Open(name())));
+        assert_eq!(obstacle(&other(run(RunState::Running)), &["other"], None), None);
+        assert_eq!(obstacle(&other(run(RunState::Succeeded)), &["own"], None), Some(Obstacle::Superseded(name())));
+        let let_through = other(admitted(run(RunState::Succeeded), "a", 1, 11));
+        assert_eq!(obstacle(&let_through, &["own"], None), Some(Obstacle::Undecided(name())));
+        assert_eq!(obstacle(&let_through, &["own"], Some(&stored("a", 1, "s"))), None);
+        assert_eq!(obstacle(&other(run(RunState::Committed)), &["own"], None), None);
+        let post = RunEntry { phase: Some(Phase::PostCreate), ..run(RunState::Running) };
+        assert_eq!(obstacle(&other(post), &["own"], None), None);
     }
 }

@@ -19,16 +19,16 @@ pub use error::{EngineError, is_status};
 pub use script::PodSettings;
 pub use watch::{follow_replicas, follow_runs};
 
-use crate::api::{Admitted, ObjectRef, PhaseRun, PhaseRunSpec, RunState, labels};
+use crate::api::{Admitted, ObjectRef, Phase, PhaseRun, PhaseRunSpec, RunState, StepStatus, TargetRef, labels};
 use crate::plan::runs::PlannedRun;
 use crate::plan::{key, undo};
 use index::{RunEntry, RunIndex};
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{Patch, PatchParams, PostParams};
+use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 use replicas::Replicas;
-use serde_json::json;
-use std::collections::{BTreeSet, HashSet};
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
@@ -228,14 +228,53 @@ impl Engine {
         if status.compensated_by.is_none() {
             return Ok(());
         }
-        if let Some(spec) = undo::undo(&run.name_any(), &run.spec, &status.steps) {
-            self.begin(spec).await?;
+        match self.undoing(run, &status.steps).await? {
+            Some(spec) => self.begin(spec).await.map(|_| ()),
+            // What was to be undone belongs to a living object by now.
+            None => self.mark(&RunEntry::from(run), json!({"compensatedBy": null})).await.map(|_| ()),
         }
-        Ok(())
+    }
+
+    /// The run that would undo this one as things are now.
+    async fn undoing(&self, run: &PhaseRun, steps: &[StepStatus]) -> Result<Option<PhaseRunSpec>, EngineError> {
+        let live = self.live(&run.spec.target).await?;
+        // What a create made may be another object's of that name by now: its UID was that of an attempt. A pre-update
+        // can be run again for its own object alone.
+        let own = |live: &Value| live["metadata"]["uid"].as_str() == run.spec.target.uid.as_deref();
+        let live = live.filter(|live| run.spec.phase == Phase::PreCreate || own(live));
+        Ok(undo::undo(&run.name_any(), &run.spec, steps, live.as_ref()))
+    }
+
+    /// What is stored under a target's name now, whatever its kind.
+    async fn live(&self, target: &TargetRef) -> Result<Option<Value>, EngineError> {
+        let what = "read the target of a run";
+        let (kind, _) =
+            self.kinds.find(&self.client, &target.api_version, &target.kind).await.map_err(EngineError::api(what))?;
+        let objects: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), &target.namespace, &kind);
+        let found = objects.get_opt(&target.name).await.map_err(EngineError::api(what))?;
+        Ok(found.and_then(|found| serde_json::to_value(found).ok()))
+    }
+
+    /// Gives a finished pre-phase up whose change was not stored, and begins to undo it.
+    pub async fn abandon(self: &Arc<Self>, entry: &RunEntry) -> Result<(), EngineError> {
+        let Some(run) = self.read(&entry.name).await? else {
+            self.index.forget(&entry.name);
+            return Ok(());
+        };
+        let steps = run.status.clone().unwrap_or_default().steps;
+        let undo = self.undoing(&run, &steps).await?.map(|spec| name_of(&spec));
+        if undo.is_none() && run.spec.phase != Phase::PreDelete {
+            outputs::forget(&self.client, &self.settings.namespace, &entry.name).await?;
+        }
+        self.mark(entry, json!({"state": RunState::Abandoned, "compensatedBy": undo})).await?;
+        match self.read(&entry.name).await? {
+            Some(run) => self.undo(&run).await,
+            None => Ok(()),
+        }
     }
 
     /// Writes part of an ended run's status, against the version that was seen.
-    pub async fn mark(&self, entry: &RunEntry, status: serde_json::Value) -> Result<Arc<RunEntry>, EngineError> {
+    pub async fn mark(&self, entry: &RunEntry, status: Value) -> Result<Arc<RunEntry>, EngineError> {
         let patch = json!({"metadata": {"resourceVersion": entry.resource_version}, "status": status});
         let run = self
             .runs()
@@ -297,15 +336,8 @@ pub fn name_of(spec: &PhaseRunSpec) -> String {
     key::run_name(spec.phase, &spec.key, spec.attempt)
 }
 
-fn run_labels(spec: &PhaseRunSpec) -> std::collections::BTreeMap<String, String> {
-    let mut map: std::collections::BTreeMap<_, _> = [
-        (labels::PHASE.to_owned(), spec.phase.slug().to_owned()),
-        (labels::NAMESPACE.to_owned(), labels::value(&spec.target.namespace)),
-        (labels::NAME.to_owned(), labels::value(&spec.target.name)),
-    ]
-    .into();
-    if let Some(uid) = &spec.target.uid {
-        map.insert(labels::UID.to_owned(), uid.clone());
-    }
-    map
+fn run_labels(spec: &PhaseRunSpec) -> BTreeMap<String, String> {
+    let mut all = labels::of_target(&spec.target);
+    all.insert(labels::PHASE.to_owned(), spec.phase.slug().to_owned());
+    all
 }

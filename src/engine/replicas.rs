@@ -114,7 +114,7 @@ pub async fn keep_alive(client: Client, namespace: &str, own: &Identity, pod_uid
         match tokio::time::timeout(RENEW_EVERY, renew).await {
             Ok(Ok(_)) => {}
             Ok(Err(error)) => {
-                tracing::warn!(error = &error as &dyn std::error::Error, "the replica's lease was not renewed")
+                tracing::warn!(error = &error as &dyn std::error::Error, "the replica's lease was not renewed");
             }
             Err(_) => tracing::warn!("the replica's lease was not renewed in time"),
         }

@@ -34,7 +34,7 @@ pub async fn follow_runs(engine: Arc<Engine>, synced: watch::Sender<bool>) {
             Ok(Some(Event::Delete(run))) => engine.index.forget(&run.name_any()),
             Ok(None) => return,
             Err(error) => {
-                tracing::warn!(error = &error as &dyn std::error::Error, "the watch of runs broke and is made again")
+                tracing::warn!(error = &error as &dyn std::error::Error, "the watch of runs broke and is made again");
             }
         }
     }

@@ -81,6 +81,15 @@ impl Expression {
         self.0.uses.variables.iter().map(String::as_str)
     }
 
+    /// What the expression reads of `variable` by fixed names: `["branch", "host"]` for `steps.branch["host"]` of
+    /// `steps`, and each path that this one begins with.
+    pub fn reads(&self, variable: &str) -> impl Iterator<Item = &[String]> {
+        self.0.uses.reads.iter().filter_map(move |path| match path.split_first() {
+            Some((first, rest)) if first == variable => Some(rest),
+            _ => None,
+        })
+    }
+
     /// Whether every variable is one of `known`, and every function exists.
     pub fn check(&self, known: &[&str]) -> Result<(), ExpressionError> {
         if let Some(name) = self.0.uses.functions.iter().find(|name| !functions::is_known(name)) {

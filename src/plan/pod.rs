@@ -88,44 +88,44 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn pod(status: serde_json::Value) -> Pod {
+    fn pod(status: &serde_json::Value) -> Pod {
         serde_json::from_value(json!({"metadata": {"name": "p"}, "status": status})).unwrap()
     }
 
-    fn main(state: serde_json::Value) -> Pod {
+    fn main(state: &serde_json::Value) -> Pod {
         pod(
-            json!({"phase": "Pending", "containerStatuses": [{"name": "main", "image": "i:1", "imageID": "", "ready": false,
+            &json!({"phase": "Pending", "containerStatuses": [{"name": "main", "image": "i:1", "imageID": "", "ready": false,
             "restartCount": 0, "state": state}]}),
         )
     }
 
     #[test]
     fn a_missing_image_is_named_at_once() {
-        let state = state(&main(json!({"waiting": {"reason": "ImagePullBackOff", "message": "not found"}})));
+        let state = state(&main(&json!({"waiting": {"reason": "ImagePullBackOff", "message": "not found"}})));
         assert_eq!(state, PodState::Broken("ImagePullBackOff: image i:1: not found".into()));
     }
 
     #[test]
     fn a_first_failed_pull_may_be_chance() {
-        let state = state(&main(json!({"waiting": {"reason": "ErrImagePull", "message": "timeout"}})));
+        let state = state(&main(&json!({"waiting": {"reason": "ErrImagePull", "message": "timeout"}})));
         assert_eq!(state, PodState::Starting(Some("ErrImagePull: image i:1: timeout".into())));
     }
 
     #[test]
     fn an_unschedulable_pod_says_why() {
-        let pod = pod(json!({"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False",
+        let pod = pod(&json!({"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False",
             "reason": "Unschedulable", "message": "0/1 nodes are available"}]}));
         assert_eq!(state(&pod), PodState::Starting(Some("Unschedulable: 0/1 nodes are available".into())));
     }
 
     #[test]
     fn a_running_main_container_is_running() {
-        assert_eq!(state(&main(json!({"running": {}}))), PodState::Running);
+        assert_eq!(state(&main(&json!({"running": {}}))), PodState::Running);
     }
 
     #[test]
     fn a_killed_container_tells_its_exit_code() {
-        let pod = pod(json!({"phase": "Failed", "containerStatuses": [{"name": "main", "image": "i", "imageID": "",
+        let pod = pod(&json!({"phase": "Failed", "containerStatuses": [{"name": "main", "image": "i", "imageID": "",
             "ready": false, "restartCount": 0, "state": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}}]}));
         assert_eq!(state(&pod), PodState::Broken("container main ended with 137 (OOMKilled)".into()));
     }

@@ -2,7 +2,7 @@
 
 use super::key;
 use super::plugins::{Plugins, ResolveError, Resolved};
-use crate::api::{Phase, RunResource, SandboxResource, TargetRef, labels};
+use crate::api::{Phase, PhaseRunSpec, RunResource, SandboxResource, TargetRef, labels};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -180,6 +180,13 @@ fn run_resource(planned: &Planned, phase: Phase) -> Option<RunResource> {
     })
 }
 
+/// Whether a resource that a run takes leave of stays part of the target, with another plugin.
+pub fn lives_on(run: &PhaseRunSpec, resource: &str) -> bool {
+    // Only an update has an old object; what is undone or deleted leaves with all that it has.
+    let stays = run.old_object.is_some() && run.compensates.is_none();
+    stays && declared(&run.object).unwrap_or_default().iter().any(|r| r.name == resource)
+}
+
 /// An object without what only the API server needs, so that a run stays small.
 pub fn snapshot(object: &Value) -> Value {
     let mut object = object.clone();
@@ -322,5 +329,38 @@ mod tests {
         new["metadata"]["annotations"] = json!({labels::LATEST: "{\"a\": \"all\"}"});
         let runs = plan(Change::Create { new: &new }, Side::Pre, &plugins()).unwrap();
         assert_eq!(runs[0].resources[0].plugin, "all");
+    }
+
+    #[rstest]
+    #[case::other_version(Some(&[("a", "all")] as Resources), Some(&[("a", "all@2.0.0")] as Resources), true)]
+    #[case::left(Some(&[("a", "all"), ("b", "all")] as Resources), Some(&[("b", "all")] as Resources), false)]
+    #[case::deleted(Some(&[("a", "all")] as Resources), None, false)]
+    fn only_a_resource_whose_plugin_changes_lives_on(
+        #[case] old: Option<Resources>,
+        #[case] new: Option<Resources>,
+        #[case] lives: bool,
+    ) {
+        let (old, new) = (old.map(object), new.map(object));
+        let change = match (&old, &new) {
+            (Some(old), Some(new)) => Change::Update { old, new },
+            (Some(old), None) => Change::Delete { old },
+            _ => unreachable!(),
+        };
+        let planned = plan(change, Side::Post, &plugins()).unwrap();
+        let leave = planned.into_iter().find(|run| run.phase == Phase::PostDelete).unwrap();
+        let run = PhaseRunSpec {
+            phase: leave.phase,
+            target: leave.target,
+            key: leave.key,
+            attempt: 1,
+            requested_by: None,
+            routing_key: None,
+            compensates: None,
+            timeout_seconds: leave.timeout_seconds,
+            resources: leave.resources,
+            object: leave.object,
+            old_object: leave.old_object,
+        };
+        assert_eq!(lives_on(&run, "a"), lives);
     }
 }

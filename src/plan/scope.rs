@@ -1,6 +1,7 @@
 //! What an expression sees: variables with values. Knows no kind of target; a [`TargetKind`] says what is special.
 
 use super::expression::{context, from_json, json_length};
+use crate::api::Phase;
 use kube_cel::cel::Context;
 use kube_cel::cel::objects::Value;
 use serde_json::{Map, Value as Json, json};
@@ -102,7 +103,7 @@ impl ScopeBuilder {
         self
     }
 
-    /// The target as it was before the change; `None` on a create.
+    /// The target as it was before the change; `None` on a create and on a delete.
     #[must_use]
     pub fn old(mut self, object: Option<Json>) -> Self {
         let object = object.map_or(Json::Null, |object| with_defaults(&self.kind, object));
@@ -133,8 +134,8 @@ impl ScopeBuilder {
 
     /// The phase, as it stands in a `PhaseRun`: `PreCreate`.
     #[must_use]
-    pub fn phase(mut self, phase: &str) -> Self {
-        self.values.insert("phase".to_owned(), Json::String(phase.to_owned()));
+    pub fn phase(mut self, phase: Phase) -> Self {
+        self.values.insert("phase".to_owned(), json!(phase));
         self
     }
 

@@ -3,6 +3,7 @@
 use super::changes::change;
 use super::kinds::SANDBOX;
 use super::scope::{Scope, ScopeBuilder};
+use crate::api::Phase;
 use serde_json::{Value as Json, json};
 
 fn fork(name: &str) -> Json {
@@ -25,12 +26,12 @@ pub fn objects() -> (Json, Json) {
 
 pub fn update() -> Scope {
     let (old, new) = objects();
-    builder(Some(old), new).phase("PreUpdate").build().unwrap()
+    builder(Some(old), new).phase(Phase::PreUpdate).build().unwrap()
 }
 
 pub fn create() -> Scope {
     let (_, new) = objects();
-    builder(None, new).phase("PreCreate").build().unwrap()
+    builder(None, new).phase(Phase::PreCreate).build().unwrap()
 }
 
 fn builder(old: Option<Json>, new: Json) -> ScopeBuilder {

@@ -35,6 +35,23 @@ pub enum TemplateError {
     Stopped { message: String },
 }
 
+impl TemplateError {
+    /// Where in the template the fault is, and what it is.
+    pub fn parts(&self) -> (&str, String) {
+        let path = match self {
+            Self::Unterminated { path, .. }
+            | Self::Expression { path, .. }
+            | Self::Null { path, .. }
+            | Self::TooDeep { path }
+            | Self::TooLarge { path } => path.as_str(),
+            Self::Stopped { .. } => "",
+        };
+        let whole = self.to_string();
+        let message = whole.strip_prefix(path).and_then(|rest| rest.strip_prefix(": ")).unwrap_or(&whole);
+        (path, message.to_owned())
+    }
+}
+
 /// A parsed template. Cheap to clone.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Template(Arc<Node>);

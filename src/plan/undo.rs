@@ -2,25 +2,29 @@
 
 use super::{key, runs};
 use crate::api::{Phase, PhaseRunSpec, PhaseRunStatus, RunResource, RunState, StepState, StepStatus};
+use serde_json::Value;
 
-/// The run that undoes `run`, or none where nothing was begun that could be undone.
+/// The run that undoes `run`, or none where nothing was begun that could be undone. `live` is the target as it is
+/// stored now.
 ///
 /// A pre-create is undone by the plugin's post-delete workflow and by deleting what was applied; a pre-update is run
-/// again towards what is stored. A pre-delete has nothing to undo: the object stays and stays usable.
-pub fn undo(name: &str, run: &PhaseRunSpec, steps: &[StepStatus]) -> Option<PhaseRunSpec> {
+/// again towards what is stored. A pre-delete has nothing to undo: the object stays and stays usable. A resource that
+/// the live object has is never deleted: another change made it that object's own.
+pub fn undo(name: &str, run: &PhaseRunSpec, steps: &[StepStatus], live: Option<&Value>) -> Option<PhaseRunSpec> {
+    let declared = live.and_then(|live| runs::declared(live).ok()).unwrap_or_default();
+    let lives = |resource: &RunResource| declared.iter().find(|d| d.name == resource.name);
     let begun = |resource: &&RunResource| {
         steps.iter().any(|s| s.resource == resource.name && !matches!(s.state, StepState::Pending | StepState::Skipped))
     };
     let begun = run.resources.iter().filter(begun);
-    let (phase, resources, object, old_object) = match run.phase {
+    let (phase, resources, object, old_object): (_, Vec<RunResource>, _, _) = match run.phase {
         Phase::PreCreate => {
-            let resources: Vec<_> = begun.filter_map(leaving).collect();
-            (Phase::PostDelete, resources, run.object.clone(), None)
+            let leaving = begun.filter(|r| lives(r).is_none()).filter_map(leaving).collect();
+            (Phase::PostDelete, leaving, run.object.clone(), None)
         }
         Phase::PreUpdate => {
-            let stored = run.old_object.clone()?;
-            let resources = begun.map(|resource| towards(resource, &stored)).collect();
-            (Phase::PreUpdate, resources, stored, Some(run.object.clone()))
+            let towards = |r: &RunResource| lives(r).map(|d| RunResource { params: d.params.clone(), ..r.clone() });
+            (Phase::PreUpdate, begun.filter_map(towards).collect(), runs::snapshot(live?), Some(run.object.clone()))
         }
         _ => return None,
     };
@@ -66,13 +70,6 @@ fn leaving(resource: &RunResource) -> Option<RunResource> {
     Some(RunResource { steps: resource.undo.clone(), undo: Vec::new(), delete_applied, ..resource.clone() })
 }
 
-/// The same workflow with the parameters that are stored.
-fn towards(resource: &RunResource, stored: &serde_json::Value) -> RunResource {
-    let declared = runs::declared(stored).unwrap_or_default();
-    let params = declared.into_iter().find(|d| d.name == resource.name).map_or_else(Default::default, |d| d.params);
-    RunResource { params, ..resource.clone() }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -91,10 +88,12 @@ mod tests {
             timeout_seconds: 9,
             resources: vec![RunResource { name: "db".into(), steps, undo, ..RunResource::default() }],
             object: json!({"spec": {"new": true}}),
-            old_object: Some(
-                json!({"spec": {"resources": [{"name": "db", "plugin": "p", "params": {"size": "old"}}]}}),
-            ),
+            old_object: None,
         }
+    }
+
+    fn live() -> Value {
+        json!({"spec": {"resources": [{"name": "db", "plugin": "p", "params": {"size": "old"}}]}})
     }
 
     fn script(name: &str) -> Step {
@@ -107,18 +106,23 @@ mod tests {
 
     #[test]
     fn a_pre_create_is_undone_by_post_delete() {
-        let undone =
-            undo("r-1", &run(Phase::PreCreate, vec![script("s")], vec![script("drop")]), &ended(StepState::Failed));
-        let undone = undone.unwrap();
+        let run = run(Phase::PreCreate, vec![script("s")], vec![script("drop")]);
+        let undone = undo("r-1", &run, &ended(StepState::Failed), None).unwrap();
         assert_eq!((undone.phase, undone.compensates.as_deref()), (Phase::PostDelete, Some("r-1")));
         assert_eq!(undone.resources[0].steps, [script("drop")]);
     }
 
     #[test]
+    fn what_a_living_object_has_is_never_deleted() {
+        let run = run(Phase::PreCreate, vec![script("s")], vec![script("drop")]);
+        assert_eq!(undo("r-1", &run, &ended(StepState::Succeeded), Some(&live())), None);
+    }
+
+    #[test]
     fn applied_objects_are_deleted_though_there_is_no_workflow() {
         let apply = Step { name: "s".into(), apply: Some(Apply::default()), ..Step::default() };
-        let undone = undo("r-1", &run(Phase::PreCreate, vec![apply], vec![]), &ended(StepState::Succeeded)).unwrap();
-        assert!(undone.resources[0].delete_applied);
+        let run = run(Phase::PreCreate, vec![apply], vec![]);
+        assert!(undo("r-1", &run, &ended(StepState::Succeeded), None).unwrap().resources[0].delete_applied);
     }
 
     #[test]
@@ -141,20 +145,22 @@ mod tests {
     #[test]
     fn what_never_began_is_not_undone() {
         let run = run(Phase::PreCreate, vec![script("s")], vec![script("drop")]);
-        assert_eq!(undo("r-1", &run, &ended(StepState::Skipped)), None);
-        assert_eq!(undo("r-1", &run, &[]), None);
+        assert_eq!(undo("r-1", &run, &ended(StepState::Skipped), None), None);
+        assert_eq!(undo("r-1", &run, &[], None), None);
     }
 
     #[test]
     fn a_pre_update_runs_again_towards_what_is_stored() {
         let run = run(Phase::PreUpdate, vec![script("s")], vec![]);
-        let undone = undo("r-1", &run, &ended(StepState::Succeeded)).unwrap();
-        assert_eq!(Some(&undone.object), run.old_object.as_ref());
+        let undone = undo("r-1", &run, &ended(StepState::Succeeded), Some(&live())).unwrap();
+        assert_eq!(undone.object, live());
         assert_eq!(undone.resources[0].params["size"], "old");
+        assert_eq!(undo("r-1", &run, &ended(StepState::Succeeded), None), None);
     }
 
     #[test]
     fn a_pre_delete_has_nothing_to_undo() {
-        assert_eq!(undo("r-1", &run(Phase::PreDelete, vec![script("s")], vec![]), &ended(StepState::Succeeded)), None);
+        let run = run(Phase::PreDelete, vec![script("s")], vec![]);
+        assert_eq!(undo("r-1", &run, &ended(StepState::Succeeded), Some(&live())), None);
     }
 }

@@ -1,16 +1,19 @@
 //! The validating webhook of sandboxes: runs the pre-phases of a change before it is let through.
 
-use super::hold::{Holder, Outcome};
+use super::hold::{Holder, Outcome, Requester, Wish};
 use super::review::{Answer, Operation, Request};
 use super::rights::{self, Rights};
-use crate::api::{API_VERSION, GROUP, Phase, VERSION};
-use crate::engine::{Engine, index::RunEntry, is_status, life};
+use crate::api::{GROUP, Phase, SandboxRecord, labels};
+use crate::controller::sandbox_resource;
+use crate::engine::index::RunEntry;
+use crate::engine::life::{self, Obstacle, Stored};
+use crate::engine::{Engine, is_status};
 use crate::plan::plugins::Plugins;
 use crate::plan::runs::{self, Change, PlannedRun, Side};
-use crate::plan::{check, message, timing};
+use crate::plan::{check, key, message, timing};
 use k8s_openapi::jiff::Timestamp;
 use kube::Api;
-use kube::api::{ApiResource, DynamicObject};
+use kube::api::{DynamicObject, ListParams};
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -60,13 +63,17 @@ impl Admission {
         if planned.is_empty() {
             return Ok(Answer::allow());
         }
+        let requester = requester(request);
+        let seat = self.holder.seat();
+        self.clear_way(&planned, &requester, seat.is_some(), deadline).await?;
         if request.operation == Operation::Create {
             self.refuse_existing(request, deadline).await?;
         }
         let mut passed = Vec::new();
         let mut warnings = Vec::new();
         for planned in planned {
-            let (entry, warning) = self.pass(planned, request, deadline).await?;
+            let wish = Wish { planned, request: &requester, seat: seat.as_ref(), deadline };
+            let (entry, warning) = self.pass(wish).await?;
             passed.push(entry);
             warnings.extend(warning);
         }
@@ -117,44 +124,70 @@ impl Admission {
         Ok(())
     }
 
-    /// A create of what is there already fails anyway; no phase runs for it.
+    /// A create of what is there already fails anyway: no phase runs for it. One under the name of a sandbox that is
+    /// gone waits until that one's last phases have run.
     async fn refuse_existing(&self, request: &Request, deadline: Instant) -> Judged<()> {
         let name = request.object["metadata"]["name"].as_str().unwrap_or(&request.name);
-        let resource = ApiResource {
-            group: GROUP.to_owned(),
-            version: VERSION.to_owned(),
-            api_version: API_VERSION.to_owned(),
-            kind: "Sandbox".to_owned(),
-            plural: "sandboxes".to_owned(),
-        };
+        let client = self.engine.client().clone();
         let sandboxes: Api<DynamicObject> =
-            Api::namespaced_with(self.engine.client().clone(), &request.namespace, &resource);
-        match tokio::time::timeout_at(deadline, sandboxes.get_metadata_opt(name)).await {
-            Ok(Ok(None)) => Ok(()),
-            Ok(Ok(Some(_))) => Err(Answer::Deny {
+            Api::namespaced_with(client.clone(), &request.namespace, &sandbox_resource());
+        let records: Api<SandboxRecord> = Api::all(client);
+        let of_name = ListParams::default().labels(&labels::selector(&request.namespace, name)).limit(1);
+        let look = async {
+            let found = sandboxes.get_metadata_opt(name).await?;
+            let record = records.list_metadata(&of_name).await?.items.pop();
+            Ok::<_, kube::Error>((found, record))
+        };
+        match tokio::time::timeout_at(deadline, look).await {
+            Ok(Ok((None, None))) => Ok(()),
+            Ok(Ok((Some(_), _))) => Err(Answer::Deny {
                 code: 409,
                 reason: "AlreadyExists",
                 message: format!("sandboxes.{GROUP} {name:?} already exists"),
                 retry_after: None,
             }),
+            Ok(Ok((None, Some(_)))) => {
+                Err(busy(&format!("the last phases of the sandbox that was called {name:?} before are still running")))
+            }
             Ok(Err(error)) => Err(Answer::broken(message::with_causes(&error))),
             Err(_) => Err(busy("the API server did not say in time whether the sandbox exists")),
         }
     }
 
-    /// Runs one phase, or joins it, as far as time allows.
-    async fn pass(
+    /// Nothing begins for a target while another change of it is undecided.
+    async fn clear_way(
         &self,
-        planned: PlannedRun,
-        request: &Request,
+        planned: &[PlannedRun],
+        requester: &Requester,
+        held: bool,
         deadline: Instant,
-    ) -> Judged<(Arc<RunEntry>, Option<String>)> {
+    ) -> Judged<()> {
+        let Some(target) = planned.first().map(|p| &p.target) else { return Ok(()) };
+        let keys: Vec<&str> = planned.iter().map(|p| p.key.as_str()).collect();
+        let until = if held { deadline } else { Instant::now() };
+        let cleared = self.holder.clear_way(&self.engine, target, &keys, requester.stored.as_ref(), until);
+        match tokio::time::timeout_at(deadline + timing::ANSWER_MARGIN / 2, cleared).await {
+            Ok(Ok(None)) => Ok(()),
+            Ok(Ok(Some(Obstacle::Undecided(run)))) => Err(busy(&format!(
+                "another change of {} {target} was let through moments ago and is not stored yet (run {run})",
+                target.kind
+            ))),
+            Ok(Ok(Some(Obstacle::Open(run) | Obstacle::Superseded(run)))) => Err(busy(&format!(
+                "another change of {} {target} is under way: kubectl get phaserun {run} -w",
+                target.kind
+            ))),
+            Ok(Err(error)) => Err(Answer::broken(message::with_causes(&error))),
+            Err(_) => Err(busy("the API server did not answer in time")),
+        }
+    }
+
+    /// Runs one phase, or joins it, as far as time allows.
+    async fn pass(&self, wish: Wish<'_>) -> Judged<(Arc<RunEntry>, Option<String>)> {
+        let (planned, deadline) = (&wish.planned, wish.deadline);
         let phase = planned.phase;
         let limit = Duration::from_secs(planned.timeout_seconds.into());
         let target = format!("{} {}", planned.target.kind, planned.target);
-        let user = Some(request.user_info.username.clone()).filter(|user| !user.is_empty());
-        let routing_key = request.old_object["status"]["routingKey"].as_str().map(str::to_owned);
-        match self.holder.settle(&self.engine, planned, user, routing_key, deadline).await {
+        match self.holder.settle(&self.engine, wish).await {
             Ok(Outcome::Passed(entry)) if entry.ignorable => {
                 let why = entry.message.clone().unwrap_or_default();
                 let warning = format!("{phase} failed and its failurePolicy is Ignore (run {}): {why}", entry.name);
@@ -228,6 +261,22 @@ impl Admission {
                 Err(_) => return Err(busy("the API server did not answer in time")),
             }
         }
+    }
+}
+
+fn requester(request: &Request) -> Requester {
+    let old = &request.old_object;
+    let metadata = &old["metadata"];
+    let stored = old.is_object().then(|| Stored {
+        uid: metadata["uid"].as_str().unwrap_or_default().to_owned(),
+        generation: metadata["generation"].as_i64().unwrap_or_default(),
+        spec_hash: key::hash(&old["spec"]),
+        deleting: !metadata["deletionTimestamp"].is_null(),
+    });
+    Requester {
+        user: Some(request.user_info.username.clone()).filter(|user| !user.is_empty()),
+        routing_key: old["status"]["routingKey"].as_str().map(str::to_owned),
+        stored,
     }
 }
 

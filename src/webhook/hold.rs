@@ -1,15 +1,16 @@
 //! Holding a request while its phase runs, and joining it to the run that another request began.
 
+use crate::api::{RunState, TargetRef};
 use crate::engine::index::RunEntry;
-use crate::engine::life::{self, Next};
-use crate::engine::{Engine, EngineError};
+use crate::engine::life::{self, Next, Obstacle, Stored};
+use crate::engine::{Engine, EngineError, is_status};
 use crate::plan::runs::PlannedRun;
 use k8s_openapi::jiff::Timestamp;
 use rand::Rng;
 use rand::distr::Alphanumeric;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
@@ -34,6 +35,25 @@ pub enum Outcome {
     Busy,
 }
 
+/// Who asks for a change, and what the request says of the target.
+#[derive(Clone, Debug, Default)]
+pub struct Requester {
+    pub user: Option<String>,
+    /// That of a target that is there already.
+    pub routing_key: Option<String>,
+    /// The target as it is stored before the change.
+    pub stored: Option<Stored>,
+}
+
+/// A phase that a request asks for.
+pub struct Wish<'a> {
+    pub planned: PlannedRun,
+    pub request: &'a Requester,
+    /// The request's place to wait in, if it has one.
+    pub seat: Option<&'a OwnedSemaphorePermit>,
+    pub deadline: Instant,
+}
+
 /// Bounds how many requests wait at once: a held one keeps a seat of API Priority and Fairness.
 pub struct Holder {
     seats: Arc<Semaphore>,
@@ -47,43 +67,46 @@ impl Holder {
         Self { seats: Arc::new(Semaphore::new(max_held)), max_running, stop }
     }
 
-    /// Begins a planned phase or joins it, and waits for its end until `deadline`, while there is room to wait.
-    pub async fn settle(
-        &self,
-        engine: &Arc<Engine>,
-        planned: PlannedRun,
-        requested_by: Option<String>,
-        routing_key: Option<String>,
-        deadline: Instant,
-    ) -> Result<Outcome, EngineError> {
-        let seat = self.seats.clone().try_acquire_owned().ok();
+    /// Begins a planned phase or joins it, and waits for its end until the deadline, while there is room to wait.
+    pub async fn settle(&self, engine: &Arc<Engine>, wish: Wish<'_>) -> Result<Outcome, EngineError> {
+        let Wish { planned, request, seat, deadline } = wish;
         // Past the bound a request is answered at once, when it has begun what it asks for.
         let until = if seat.is_some() { deadline } else { Instant::now() };
+        let held = seat.is_some();
+        let mut joined = None;
         loop {
             let latest = engine.index.latest(&planned.key);
             let undo = latest.as_ref().and_then(|l| l.compensated_by.as_ref()).and_then(|name| engine.index.get(name));
-            match life::next(latest.as_deref(), undo.as_deref(), Timestamp::now()) {
+            let mut next = life::next(latest.as_deref(), undo.as_deref(), request.stored.as_ref(), Timestamp::now());
+            // Whoever waited for a run is told of its failure, also where somebody else was told before.
+            if let Some(latest) = latest.filter(|l| joined.as_ref() == Some(&l.name) && l.state == RunState::Failed)
+                && !latest.ignorable
+            {
+                next = Next::Report { run: latest.name.clone() };
+            }
+            match next {
                 Next::Start { attempt } => {
                     if engine.executing() >= self.max_running || self.stop.is_cancelled() {
                         return Ok(Outcome::Busy);
                     }
-                    let routing_key = routing_key.clone().unwrap_or_else(new_routing_key);
-                    let spec = Engine::spec(planned.clone(), attempt, requested_by.clone(), routing_key);
+                    let routing_key = request.routing_key.clone().unwrap_or_else(new_routing_key);
+                    let spec = Engine::spec(planned.clone(), attempt, request.user.clone(), routing_key);
                     match timeout_at(deadline, engine.begin(spec)).await {
                         Ok(begun) => begun?,
                         Err(_) => return Ok(Outcome::Busy),
                     };
                 }
                 Next::Join { run } => {
+                    joined = Some(run.clone());
                     if let Some(entry) = engine.index.get(&run) {
                         match timeout_at(deadline, engine.adopt(&entry)).await {
                             Ok(adopted) => adopted?,
-                            Err(_) => return Ok(Outcome::Running { entry, held: seat.is_some() }),
+                            Err(_) => return Ok(Outcome::Running { entry, held }),
                         }
                     }
                     if !self.wait_for_end(engine, &run, until).await {
                         return Ok(match engine.index.get(&run) {
-                            Some(entry) if entry.state.is_open() => Outcome::Running { entry, held: seat.is_some() },
+                            Some(entry) if entry.state.is_open() => Outcome::Running { entry, held },
                             Some(_) => continue,
                             None => Outcome::Busy,
                         });
@@ -112,6 +135,56 @@ impl Holder {
                 }
             }
         }
+    }
+
+    /// Waits until nothing of another change is open or undecided for the target, as far as time and room allow;
+    /// else tells what is in the way.
+    pub async fn clear_way(
+        &self,
+        engine: &Arc<Engine>,
+        target: &TargetRef,
+        keys: &[&str],
+        stored: Option<&Stored>,
+        until: Instant,
+    ) -> Result<Option<Obstacle>, EngineError> {
+        let mut changes = engine.index.changes();
+        loop {
+            let runs = engine.index.of_name(&target.namespace, &target.name);
+            let Some(obstacle) = life::obstacle(&runs, keys, stored) else { return Ok(None) };
+            match &obstacle {
+                Obstacle::Superseded(run) => {
+                    if let Some(entry) = engine.index.get(run) {
+                        match engine.abandon(&entry).await {
+                            // Another wrote to it first: look again at what it has become.
+                            Err(EngineError::Api { source, .. }) if is_status(&source, 409) => {
+                                if let Some(run) = engine.read(run).await? {
+                                    engine.index.observe(&run);
+                                }
+                            }
+                            abandoned => abandoned?,
+                        }
+                    }
+                    continue;
+                }
+                Obstacle::Open(run) => {
+                    if let Some(entry) = engine.index.get(run) {
+                        engine.adopt(&entry).await?;
+                    }
+                }
+                Obstacle::Undecided(_) => {}
+            }
+            tokio::select! {
+                biased;
+                _ = changes.changed() => {}
+                () = tokio::time::sleep_until(until) => return Ok(Some(obstacle)),
+                () = self.stop.cancelled() => return Ok(Some(obstacle)),
+            }
+        }
+    }
+
+    /// A place to wait in, where there is one.
+    pub fn seat(&self) -> Option<OwnedSemaphorePermit> {
+        self.seats.clone().try_acquire_owned().ok()
     }
 
     /// Waits until a run has ended; false where time was up first, or this replica is told to stop.

@@ -40,13 +40,13 @@ impl PluginAdmission {
     /// Answers a review of a plugin.
     pub async fn plugin(&self, request: &Request) -> Answer {
         match request.operation {
-            Operation::Create | Operation::Update => self.check(request),
+            Operation::Create | Operation::Update => self.check(request).await,
             Operation::Delete => self.refuse_used(request).await,
             Operation::Other => Answer::allow(),
         }
     }
 
-    fn check(&self, request: &Request) -> Answer {
+    async fn check(&self, request: &Request) -> Answer {
         let name = request.object["metadata"]["name"].as_str().unwrap_or(&request.name);
         let (old, new) = (&request.old_object["spec"], &request.object["spec"]);
         if request.operation == Operation::Update && old == new {
@@ -57,14 +57,18 @@ impl PluginAdmission {
                 "spec: {name:?} is a version, and the spec of a version never changes: apply it as a new one, with another metadata.name"
             ));
         }
-        match serde::Deserialize::deserialize(new) {
-            Err(error) => Answer::deny(message::cut(&format!("spec: {error}"), message::DENIAL_LIMIT)),
-            Ok(spec) => {
-                let mut faults = self.allowed.faults(&spec);
-                faults.extend(check::plugin(name, &spec));
-                if faults.is_empty() { Answer::allow() } else { Answer::deny(listed(&faults)) }
-            }
+        let spec: ResourcePluginSpec = match serde::Deserialize::deserialize(new) {
+            Ok(spec) => spec,
+            Err(error) => return Answer::deny(message::cut(&format!("spec: {error}"), message::DENIAL_LIMIT)),
+        };
+        let mut faults = self.allowed.faults(&spec);
+        // A plugin may have hundreds of expressions, and each takes a while to parse.
+        let name = name.to_owned();
+        match tokio::task::spawn_blocking(move || check::plugin(&name, &spec)).await {
+            Ok(found) => faults.extend(found),
+            Err(error) => return Answer::broken(format!("the plugin could not be checked: {error}")),
         }
+        if faults.is_empty() { Answer::allow() } else { Answer::deny(listed(&faults)) }
     }
 
     async fn refuse_used(&self, request: &Request) -> Answer {

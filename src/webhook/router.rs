@@ -45,7 +45,7 @@ async fn validate(State(webhooks): State<Arc<Webhooks>>, Query(given): Query<Giv
     let began = Instant::now();
     let request = match request(&body) {
         Ok(request) => request,
-        Err(refusal) => return refusal,
+        Err(refusal) => return (StatusCode::BAD_REQUEST, refusal).into_response(),
     };
     let deadline = began + timing::hold(given.timeout.as_deref().and_then(timeout));
     let answer = match kind(&request) {
@@ -63,7 +63,7 @@ async fn validate(State(webhooks): State<Arc<Webhooks>>, Query(given): Query<Giv
 async fn default(State(webhooks): State<Arc<Webhooks>>, body: Bytes) -> Response {
     let request = match request(&body) {
         Ok(request) => request,
-        Err(refusal) => return refusal,
+        Err(refusal) => return (StatusCode::BAD_REQUEST, refusal).into_response(),
     };
     let answer = match kind(&request) {
         Some(Kind::Sandbox) => {
@@ -93,10 +93,8 @@ fn kind(request: &Request) -> Option<Kind> {
     }
 }
 
-fn request(body: &[u8]) -> Result<Request, Response> {
-    let refuse = |why: String| (StatusCode::BAD_REQUEST, why).into_response();
-    let review: Review =
-        serde_json::from_slice(body).map_err(|e| refuse(format!("this is no AdmissionReview: {e}")))?;
-    let request: Option<Request> = review.request;
-    request.ok_or_else(|| refuse("the AdmissionReview has no request".to_owned()))
+/// The request in a review, or what to say of a body that holds none.
+fn request(body: &[u8]) -> Result<Request, String> {
+    let review: Review = serde_json::from_slice(body).map_err(|e| format!("this is no AdmissionReview: {e}"))?;
+    review.request.ok_or_else(|| "the AdmissionReview has no request".to_owned())
 }

@@ -214,7 +214,8 @@ fn a_failure_that_the_plugin_ignores_admits_the_change_with_a_warning() {
 #[test]
 fn a_failed_post_create_is_tried_three_times_and_told_on_the_sandbox() {
     let space = Space::new("post");
-    let plugin = space.plugin("p", &format!("{}  postCreate:{}", runner(), check("")));
+    let spec = format!("{}  postCreate:{check}\n  postUpdate:{check}", runner(), check = check(""));
+    let plugin = space.plugin("p", &spec);
     apply(&in_mode(&space, &plugin, "bad")).ok();
     eventually(Duration::from_secs(90), "the last attempt has failed", || {
         let runs = space.runs("x");
@@ -244,7 +245,7 @@ fn a_failed_post_create_is_tried_three_times_and_told_on_the_sandbox() {
     assert_eq!(event["involvedObject"]["name"], "x");
     assert!(event["message"].as_str().unwrap().contains("exit code 4"), "{event}");
 
-    // The next change makes it good.
+    // The phases of the next change make it good.
     apply(&in_mode(&space, &plugin, "good")).ok();
     space.settle("x");
 }

@@ -35,7 +35,7 @@ fn scope() -> Scope {
         .old(Some(old))
         .params(values["params"].clone())
         .steps(values["steps"].clone())
-        .phase(values["phase"].as_str().unwrap())
+        .phase(serde_json::from_value(values["phase"].clone()).unwrap())
         .build()
         .unwrap()
 }

@@ -23,6 +23,8 @@ pub(super) struct Uses {
     pub functions: BTreeSet<String>,
     /// Selections as they stand in the source: `params.size`.
     pub selections: BTreeSet<String>,
+    /// Fields and constant keys that are read of variables: `["steps", "a-b", "out"]` for `steps["a-b"].out`.
+    pub reads: BTreeSet<Vec<String>>,
     /// What the tree cannot contain, in words.
     pub refused: Option<String>,
 }
@@ -36,6 +38,9 @@ impl Uses {
     }
 
     fn read<'a>(&mut self, tree: &'a Tree, bound: &mut Vec<&'a str>) {
+        if let Some(keys) = keys(tree).filter(|keys| keys.len() > 1 && !bound.contains(&keys[0].as_str())) {
+            self.reads.insert(keys);
+        }
         match &tree.expr {
             Expr::Unspecified => self.refuse("it is incomplete"),
             Expr::Literal(_) => {}
@@ -128,6 +133,26 @@ fn path(tree: &Tree) -> Option<String> {
         Expr::Select(SelectExpr { operand, field, .. }) => Some(format!("{}.{field}", path(operand)?)),
         _ => None,
     }
+}
+
+/// The variable and the fields and constant keys that the tree reads of it, if it is nothing else.
+fn keys(tree: &Tree) -> Option<Vec<String>> {
+    let (operand, key) = match &tree.expr {
+        Expr::Ident(name) => return Some(vec![name.clone()]),
+        Expr::Select(SelectExpr { operand, field, .. }) => (operand.as_ref(), field.trim_matches('`')),
+        Expr::Call(CallExpr { func_name, args, target: None })
+            if [operators::INDEX, operators::OPT_INDEX, operators::OPT_SELECT].contains(&func_name.as_str()) =>
+        {
+            let [operand, Tree { expr: Expr::Literal(LiteralValue::String(key)), .. }] = args.as_slice() else {
+                return None;
+            };
+            (operand, key.as_ref())
+        }
+        _ => return None,
+    };
+    let mut keys = keys(operand)?;
+    keys.push(key.to_owned());
+    Some(keys)
 }
 
 /// The tree that is evaluated in place of `tree`.

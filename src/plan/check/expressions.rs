@@ -1,0 +1,184 @@
+//! The faults of a plugin's expressions and templates: what does not parse, and what reads or calls what is not there.
+
+use super::{Fault, outputs};
+use crate::api::{Apply, Phase, ResourcePluginSpec, Step};
+use crate::plan::expression::Expression;
+use crate::plan::kinds::SANDBOX;
+use crate::plan::scope::{ScopeError, check_name};
+use crate::plan::template::Template;
+use std::collections::BTreeSet;
+
+/// The item of a `forEach` that gives it no name.
+const ITEM: &str = "item";
+
+/// Adds the faults of the expressions of `step`, which stands at `field`.
+pub(super) fn step(spec: &ResourcePluginSpec, phase: Phase, step: &Step, field: &str, faults: &mut Vec<Fault>) {
+    let mut checker = Checker { spec, phase, step, faults };
+    let names = SANDBOX.names();
+    if let Some(when) = &step.when {
+        checker.expression(&format!("{field}.when"), when, &names);
+    }
+    for (index, input) in step.inputs.iter().enumerate() {
+        if let Some(value) = &input.value {
+            checker.expression(&format!("{field}.inputs[{index}].value"), value, &names);
+        }
+    }
+    if let Some(apply) = &step.apply {
+        checker.apply(&format!("{field}.apply"), apply, &names);
+    }
+}
+
+struct Checker<'a> {
+    spec: &'a ResourcePluginSpec,
+    phase: Phase,
+    step: &'a Step,
+    faults: &'a mut Vec<Fault>,
+}
+
+impl Checker<'_> {
+    fn apply(&mut self, field: &str, apply: &Apply, names: &[&str]) {
+        let mut names = names.to_vec();
+        if let Some(list) = &apply.for_each {
+            self.expression(&format!("{field}.forEach"), list, &names);
+            let item = apply.as_.as_deref().unwrap_or(ITEM);
+            if let Err(error) = item_name(item, &names) {
+                self.faults.push(Fault::new(format!("{field}.as"), error.to_string()));
+            }
+            names.push(item);
+        }
+        for (index, manifest) in apply.manifests.iter().enumerate() {
+            match Template::parse_at(&format!("{field}.manifests[{index}]"), manifest) {
+                Ok(template) => {
+                    for (place, expression) in template.expressions() {
+                        self.parsed(place, expression, &names);
+                    }
+                }
+                Err(error) => {
+                    let (place, message) = error.parts();
+                    self.faults.push(Fault::new(place, message));
+                }
+            }
+        }
+    }
+
+    fn expression(&mut self, field: &str, source: &str, names: &[&str]) {
+        match Expression::parse(source) {
+            Ok(expression) => self.parsed(field, &expression, names),
+            Err(error) => self.faults.push(Fault::new(field, error.to_string())),
+        }
+    }
+
+    fn parsed(&mut self, field: &str, expression: &Expression, names: &[&str]) {
+        if let Err(error) = expression.check(names) {
+            self.faults.push(Fault::new(field, error.to_string()));
+        }
+        let mut wrong = BTreeSet::new();
+        for path in expression.reads("steps") {
+            let (Some(step), output) = (path.first(), path.get(1)) else { continue };
+            let read = outputs::readable(self.spec, self.phase, self.step, step, output.map(String::as_str));
+            // What is wrong with `steps.a` is said once, not for `steps.a.b` too.
+            if let Err(message) = read
+                && wrong.insert(step)
+            {
+                let path = path.iter().take(2).map(String::as_str).collect::<Vec<_>>().join(".");
+                self.faults.push(Fault::new(field, format!("reads steps.{path}: {message}")));
+            }
+        }
+    }
+}
+
+fn item_name(name: &str, taken: &[&str]) -> Result<(), ScopeError> {
+    check_name(name)?;
+    if taken.contains(&name) {
+        return Err(ScopeError::TakenName { name: name.to_owned() });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::plugin;
+    use rstest::rstest;
+
+    fn faults(steps: &str) -> Vec<String> {
+        let spec = format!("runner: {{image: i, serviceAccountName: s}}\n{steps}");
+        plugin("p", &serde_saphyr::from_str(&spec).unwrap()).iter().map(ToString::to_string).collect()
+    }
+
+    /// A manifest whose only string of interest is this one, under a `forEach`.
+    fn template(text: &str) -> String {
+        format!(
+            "preCreate: [{{name: a, apply: {{forEach: sandbox.spec.forks, as: fork, manifests: [{{apiVersion: v1, kind: X, metadata: {{name: m}}, data: {{a: {text}}}}}]}}}}]"
+        )
+    }
+
+    #[rstest]
+    #[case("a +", "spec.preCreate[0].when: line 1, column 4: ")]
+    #[case(
+        "sandox.spec",
+        "spec.preCreate[0].when: line 1, column 1: there is no variable `sandox` here; there are `sandbox`, "
+    )]
+    #[case("foo(params)", "spec.preCreate[0].when: line 1, column 1: there is no function `foo`")]
+    #[case("' '", "spec.preCreate[0].when: the expression is empty")]
+    #[case(
+        "steps.b.port == \"1\"",
+        "spec.preCreate[0].when: reads steps.b.port: no step \"b\" has an output \"port\" (there is b.host)"
+    )]
+    #[case(
+        "steps[\"c\"].x == \"1\"",
+        "spec.preCreate[0].when: reads steps.c: no step \"c\" has outputs (there is b.host)"
+    )]
+    #[case("steps.?d.?o.hasValue()", "spec.preCreate[0].when: reads steps.d: d is an output of a later phase")]
+    fn a_condition_that_cannot_work_is_a_fault(#[case] when: &str, #[case] fault: &str) {
+        let found = faults(&format!(
+            "preCreate:
+- name: a
+  script: '#!'
+  when: {when}
+- {{name: b, script: '#!', outputs: [{{name: host, valueFromPath: /o/h}}]}}
+postCreate: [{{name: d, script: '#!', outputs: [{{name: o, valueFromPath: /o/h}}]}}]"
+        ));
+        assert!(matches!(found.as_slice(), [one] if one.starts_with(fault)), "{found:#?}");
+    }
+
+    #[rstest]
+    #[case("'${fork.forkOf.name}'", None)]
+    #[case("'$${literal'", None)]
+    #[case(
+        "'x-${fork'",
+        Some("spec.preCreate[0].apply.manifests[0].data.a: `${fork` opens an expression that is never closed")
+    )]
+    #[case("'${fork.}'", Some("spec.preCreate[0].apply.manifests[0].data.a: line 1, column 6: "))]
+    #[case(
+        "'${item.name}'",
+        Some("spec.preCreate[0].apply.manifests[0].data.a: line 1, column 1: there is no variable `item` here")
+    )]
+    #[case("'${steps.map(s, steps[s])}'", None)]
+    #[case("'${[\"x\"].map(steps, steps.size())}'", None)]
+    fn a_template_sees_the_item_under_its_name(#[case] text: &str, #[case] fault: Option<&str>) {
+        let found = faults(&template(text));
+        match fault {
+            None => assert_eq!(found, [""; 0]),
+            Some(fault) => assert!(matches!(found.as_slice(), [one] if one.starts_with(fault)), "{found:#?}"),
+        }
+    }
+
+    #[rstest]
+    #[case("sandbox", "`sandbox` already has a meaning in expressions: choose another name")]
+    #[case("namespace", "`namespace` cannot name a value in expressions")]
+    fn an_item_has_a_name_of_its_own(#[case] name: &str, #[case] fault: &str) {
+        let found = faults(&template("''").replace("as: fork", &format!("as: {name}")));
+        assert!(found[0].starts_with(&format!("spec.preCreate[0].apply.as: {fault}")), "{found:#?}");
+    }
+
+    #[test]
+    fn the_list_of_a_for_each_and_the_value_of_an_input_are_checked_too() {
+        let found = faults(
+            "preCreate:
+- {name: a, script: '#!', inputs: [{name: x, value: params.}]}
+- {name: b, apply: {forEach: item, manifests: [{apiVersion: v1, kind: X, metadata: {name: m}}]}}",
+        );
+        assert!(found[0].starts_with("spec.preCreate[0].inputs[0].value: line 1, column 8: "), "{found:#?}");
+        assert!(found[1].starts_with("spec.preCreate[1].apply.forEach: line 1, column 1: there is no variable `item`"));
+    }
+}

@@ -1,0 +1,33 @@
+//! What is wrong with a plugin or a sandbox that its schema cannot say.
+//!
+//! Pure, as all of `plan`. A fault names the field, what is there, and what would be right.
+
+mod expressions;
+mod outputs;
+mod plugin;
+mod sandbox;
+
+pub use outputs::output_key;
+pub use plugin::plugin;
+pub use sandbox::sandbox;
+
+use std::fmt;
+
+/// One fault: where it is, what it is and what would be right.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    pub field: String,
+    pub message: String,
+}
+
+impl Fault {
+    fn new(field: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { field: field.into(), message: message.into() }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.field, self.message)
+    }
+}

@@ -1,0 +1,156 @@
+//! The faults of a plugin: its name, its runner, the order of its steps and what they read.
+
+use super::{Fault, expressions, outputs};
+use crate::api::{Phase, ResourcePluginSpec, Step};
+use crate::plan::order;
+use crate::plan::plugins::canonical;
+use serde_json::Value;
+
+/// The faults of a plugin.
+pub fn plugin(name: &str, spec: &ResourcePluginSpec) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    if let Some((base, version)) = name.split_once('.') {
+        let right = canonical(version);
+        if right.as_ref().is_none_or(|v| v.to_string() != version) {
+            let example = right.map_or_else(|| format!("{base}.1.2.0"), |v| format!("{base}.{v}"));
+            let message = format!("{name:?}: what follows the first dot is the version, a semantic one: {example}");
+            faults.push(Fault::new("metadata.name", message));
+        }
+    }
+    for phase in Phase::ALL {
+        let (field, steps) = spec.workflow_field(phase);
+        for (index, step) in steps.iter().enumerate() {
+            let field = format!("spec.{field}[{index}]");
+            self::step(spec, phase, step, &field, &mut faults);
+            expressions::step(spec, phase, step, &field, &mut faults);
+        }
+        if let Some(cycle) = order::cycle(steps) {
+            let message = format!(
+                "the steps wait for each other: {}; take one of the needs or inputs away",
+                cycle.join(" waits for ")
+            );
+            faults.push(Fault::new(format!("spec.{field}"), message));
+        }
+    }
+    faults
+}
+
+fn step(spec: &ResourcePluginSpec, phase: Phase, step: &Step, field: &str, faults: &mut Vec<Fault>) {
+    if step.script.is_some() && spec.runner.image.is_none() {
+        let message = format!("is missing: {field} is a script and needs an image to run in");
+        faults.push(Fault::new("spec.runner.image", message));
+    }
+    if step.apply.is_some() && spec.runner.service_account_name.is_none() {
+        let message = format!("is missing: {field} is an apply and needs a service account to act as");
+        faults.push(Fault::new("spec.runner.serviceAccountName", message));
+    }
+    for (index, need) in step.needs.iter().enumerate() {
+        if !spec.workflow(phase).iter().any(|s| s.name == *need) {
+            let others = spec.workflow(phase).iter().map(|s| s.name.as_str()).filter(|name| *name != step.name);
+            let known = match others.collect::<Vec<_>>().as_slice() {
+                [] => "it has no other step".to_owned(),
+                names => format!("there is {}", names.join(", ")),
+            };
+            let message = format!("there is no step {need:?} in this phase ({known})");
+            faults.push(Fault::new(format!("{field}.needs[{index}]"), message));
+        }
+    }
+    for (index, input) in step.inputs.iter().enumerate() {
+        let Some(from) = &input.value_from_step else { continue };
+        if let Err(message) = outputs::readable(spec, phase, step, &from.name, Some(&from.output)) {
+            faults.push(Fault::new(format!("{field}.inputs[{index}].valueFromStep"), message));
+        }
+    }
+    for (index, manifest) in step.apply.iter().flat_map(|a| &a.manifests).enumerate() {
+        let field = format!("{field}.apply.manifests[{index}]");
+        for (path, pointer) in [("apiVersion", "/apiVersion"), ("kind", "/kind"), ("metadata.name", "/metadata/name")] {
+            if manifest.pointer(pointer).and_then(Value::as_str).is_none_or(str::is_empty) {
+                faults.push(Fault::new(format!("{field}.{path}"), "is missing: every object needs one"));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    fn spec(yaml: &str) -> ResourcePluginSpec {
+        serde_saphyr::from_str(yaml).unwrap()
+    }
+
+    #[rstest]
+    #[case(
+        "p",
+        "preCreate: [{name: a, script: '#!/bin/sh'}]",
+        "spec.runner.image: is missing: spec.preCreate[0] is a script"
+    )]
+    #[case(
+        "p",
+        "create: [{name: a, script: '#!/bin/sh'}]",
+        "spec.runner.image: is missing: spec.create[0] is a script"
+    )]
+    #[case(
+        "p",
+        "preCreate: [{name: a, apply: {manifests: [{apiVersion: v1, kind: X, metadata: {name: n}}]}}]",
+        "spec.runner.serviceAccountName: is missing"
+    )]
+    #[case(
+        "p",
+        "{runner: {image: i}, preCreate: [{name: a, script: '#!', needs: [b]}]}",
+        "spec.preCreate[0].needs[0]: there is no step \"b\""
+    )]
+    #[case(
+        "p",
+        "{runner: {image: i}, preCreate: [{name: a, script: '#!', needs: [b]}, {name: b, script: '#!', needs: [a]}]}",
+        "spec.preCreate: the steps wait for each other: a waits for b waits for a"
+    )]
+    #[case(
+        "p",
+        "{runner: {image: i}, preCreate: [{name: a, script: '#!', inputs: [{name: x, valueFromStep: {name: b, output: o}}]}]}",
+        "spec.preCreate[0].inputs[0].valueFromStep: no step \"b\" has an output \"o\""
+    )]
+    #[case(
+        "p",
+        "{runner: {image: i}, preCreate: [{name: a, script: '#!', inputs: [{name: x, valueFromStep: {name: b, output: o}}]}], postDelete: [{name: b, script: '#!', outputs: [{name: o, valueFromPath: /o/o}]}]}",
+        "spec.preCreate[0].inputs[0].valueFromStep: b.o is an output of a later phase"
+    )]
+    #[case(
+        "p",
+        "{runner: {image: i}, preCreate: [{name: a, script: '#!', outputs: [{name: o, valueFromPath: /o/o}], inputs: [{name: x, valueFromStep: {name: a, output: o}}]}]}",
+        "spec.preCreate[0].inputs[0].valueFromStep: a step cannot read its own output"
+    )]
+    #[case(
+        "p",
+        "{runner: {serviceAccountName: i}, preCreate: [{name: a, apply: {manifests: [{kind: X, metadata: {name: n}}]}}]}",
+        "spec.preCreate[0].apply.manifests[0].apiVersion: is missing"
+    )]
+    #[case(
+        "p",
+        "{runner: {serviceAccountName: i}, preCreate: [{name: a, apply: {manifests: [{apiVersion: v1, kind: X}]}}]}",
+        "spec.preCreate[0].apply.manifests[0].metadata.name: is missing"
+    )]
+    #[case(
+        "p.1.0",
+        "{runner: {image: i}, preCreate: [{name: a, script: '#!'}]}",
+        "metadata.name: \"p.1.0\": what follows the first dot is the version, a semantic one: p.1.0.0"
+    )]
+    #[case(
+        "p.new",
+        "{runner: {image: i}, preCreate: [{name: a, script: '#!'}]}",
+        "metadata.name: \"p.new\": what follows the first dot is the version, a semantic one: p.1.2.0"
+    )]
+    fn a_fault_names_its_field_and_the_remedy(#[case] name: &str, #[case] yaml: &str, #[case] fault: &str) {
+        let found = plugin(name, &spec(yaml));
+        assert!(found.iter().any(|f| f.to_string().starts_with(fault)), "{found:?}");
+    }
+
+    #[test]
+    fn a_later_phase_reads_an_earlier_ones_output() {
+        let spec = spec(
+            "{runner: {image: i}, create: [{name: a, script: '#!', outputs: [{name: o, valueFromPath: /o/o}]}], delete: [{name: b, script: '#!', inputs: [{name: x, valueFromStep: {name: a, output: o}}]}]}",
+        );
+        assert_eq!(plugin("p.1.0.0", &spec), []);
+    }
+}

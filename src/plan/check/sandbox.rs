@@ -1,0 +1,73 @@
+//! The faults of a sandbox.
+
+use super::{Fault, output_key};
+use crate::api::ForkCustomizations;
+use crate::plan::plugins::{Plugins, Resolved};
+use crate::plan::runs::{declared, latest};
+use serde_json::Value;
+
+/// The faults of a sandbox whose plugins are known: outputs that its forks ask for and no resource has.
+pub fn sandbox(object: &Value, plugins: &Plugins) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    let latest = latest(object);
+    let resources = declared(object).unwrap_or_default();
+    let find = |name: &str| -> Option<Resolved> {
+        let resource = resources.iter().find(|r| r.name == name)?;
+        plugins.resolve(&resource.plugin, latest.get(name).map(String::as_str)).ok()
+    };
+    for (at, fork) in object["spec"]["forks"].as_array().into_iter().flatten().enumerate() {
+        let custom: ForkCustomizations = serde::Deserialize::deserialize(&fork["customizations"]).unwrap_or_default();
+        for (index, env) in custom.env.iter().enumerate() {
+            let Some(wanted) = env.value_from.as_ref().and_then(|from| from.resource.as_ref()) else { continue };
+            let field = format!("spec.forks[{at}].customizations.env[{index}].valueFrom.resource");
+            match find(&wanted.name) {
+                None => {
+                    let known = names(resources.iter().map(|r| &r.name));
+                    let message = format!("the sandbox has no resource {:?} ({known})", wanted.name);
+                    faults.push(Fault::new(format!("{field}.name"), message));
+                }
+                Some(plugin) => {
+                    if let Err(message) = output_key(&plugin.spec, &wanted.output_key) {
+                        faults.push(Fault::new(format!("{field}.outputKey"), message));
+                    }
+                }
+            }
+        }
+    }
+    faults
+}
+
+fn names<'a>(names: impl Iterator<Item = &'a String>) -> String {
+    let names: Vec<_> = names.map(String::as_str).collect();
+    if names.is_empty() {
+        "it has none: add it to spec.resources".to_owned()
+    } else {
+        format!("it has {}", names.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_fork_asks_for_an_output_that_there_is() {
+        let spec =
+            "{runner: {image: i}, create: [{name: a, script: '#!', outputs: [{name: host, valueFromPath: /o/o}]}]}";
+        let plugins = Plugins::new([("p".to_owned(), serde_saphyr::from_str(spec).unwrap())]);
+        let object = |resource: &str, key: &str| {
+            json!({"spec": {"resources": [{"name": "db", "plugin": "p"}], "forks": [{"forkOf": {}, "customizations":
+                {"env": [{"name": "H", "valueFrom": {"resource": {"name": resource, "outputKey": key}}}]}}]}})
+        };
+        assert_eq!(sandbox(&object("db", "host"), &plugins), []);
+        assert_eq!(sandbox(&object("db", "a.host"), &plugins), []);
+        let faults = sandbox(&object("db", "a.port"), &plugins);
+        assert_eq!(
+            faults[0].to_string(),
+            "spec.forks[0].customizations.env[0].valueFrom.resource.outputKey: no step of the plugin has an output \"a.port\" (there is a.host)"
+        );
+        let faults = sandbox(&object("cache", "host"), &plugins);
+        assert_eq!(faults[0].message, "the sandbox has no resource \"cache\" (it has db)");
+    }
+}
