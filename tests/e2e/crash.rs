@@ -10,8 +10,11 @@ use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(60);
 
-/// A sandbox `x` of a plugin whose phases have these steps (name, seconds, needs), each a script that says so.
-fn sandbox_with(space: &Space, phases: &[(&str, &[(&str, u32, &str)])]) -> String {
+/// A phase and its steps: name, seconds, needs.
+type Phase = (&'static str, &'static [(&'static str, u32, &'static str)]);
+
+/// A sandbox `x` of a plugin with these phases, each of their steps a script that says that it began and sleeps.
+fn sandbox_with(space: &Space, phases: &[Phase]) -> String {
     let mut spec = format!("  runner: {{image: '{}'}}\n", step_image());
     for (phase, steps) in phases {
         spec += &format!("  {phase}:\n");
@@ -272,7 +275,7 @@ fn two_replicas_share_the_work_and_one_that_goes_fails_nobody() {
 #[test]
 fn uninstalling_leaves_nothing_that_blocks_and_installing_again_takes_up_what_is_there() {
     let space = Space::alone("uninstall");
-    let phases: &[(&str, &[(&str, u32, &str)])] =
+    let phases: &[Phase] =
         &[("preCreate", &[("work", 0, "")]), ("postCreate", &[("work", 0, "")]), ("postDelete", &[("work", 0, "")])];
     let known = sandbox_with(&space, phases);
     let named = |name: &str| known.replace("{name: x,", &format!("{{name: {name},"));
