@@ -232,7 +232,7 @@ pub struct Step {
     /// A script, run in a pod of the runner's image; it begins with `#!`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 3, max = 131072))]
-    #[x_kube(validation = Rule::new("self.startsWith('#!')").message("a script begins with #! and its interpreter, as in #!/bin/sh"))]
+    #[x_kube(validation = Rule::new("self.startsWith('#!')").message("must begin with #! and the interpreter, as in #!/bin/sh"))]
     pub script: Option<String>,
     /// Objects, written with server-side apply as the runner's service account.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -290,7 +290,7 @@ pub struct InputAs {
     /// The name of an environment variable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 128))]
-    #[x_kube(validation = schema::matches("^[A-Za-z_][A-Za-z0-9_]*$", "a variable is a letter or _ first, then letters, digits and _"))]
+    #[x_kube(validation = schema::matches("^[A-Za-z_][A-Za-z0-9_]*$", "the name of a variable: a letter or _ first, then letters, digits and _"))]
     pub env: Option<String>,
     /// The absolute path of a file, two levels deep at least: `/in/size`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -337,7 +337,7 @@ pub struct Apply {
     /// The name of the item in the manifests' expressions, `item` by default.
     #[serde(default, rename = "as", skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 30))]
-    #[x_kube(validation = schema::matches("^[a-z_][A-Za-z0-9_]*$", "a variable of expressions is a small letter or _ first, then letters, digits and _"))]
+    #[x_kube(validation = schema::matches("^[a-z_][A-Za-z0-9_]*$", "a variable of expressions: a small letter or _ first, then letters, digits and _"))]
     pub as_: Option<String>,
     /// Whole objects; `${…}` in their strings is an expression.
     #[schemars(schema_with = "schema::manifests")]

@@ -24,12 +24,12 @@ use std::collections::BTreeMap;
     printcolumn(name = "Message", type_ = "string", json_path = r#".status.conditions[?(@.type=="PhasesComplete")].message"#, priority = 1),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     validation = Rule::new("self.metadata.name.size() <= 63 && self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')")
-        .message("metadata.name: a sandbox's name is part of the names of its forks: a lower-case letter, then letters, digits and dashes, at most 63 bytes")
+        .message(Message::Expression("'metadata.name: ' + self.metadata.name + ' becomes part of the names of forks: must be a lower-case letter, then letters, digits and dashes, at most 63 bytes'".to_owned()))
 )]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = Rule::new("!has(self.forks) || self.forks.all(f, self.forks.exists_one(g, g.forkOf.kind == f.forkOf.kind && g.forkOf.name == f.forkOf.name))")
-        .message("forks: a workload is forked at most once in a sandbox").field_path(".forks")
+        .message("a workload is forked at most once in a sandbox: keep one of the forks of each kind and name").field_path(".forks")
 )]
 pub struct SandboxSpec {
     /// What the sandbox is for, in a sentence or a few.

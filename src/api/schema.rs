@@ -1,6 +1,6 @@
 //! Pieces of schema that the types of this module share.
 
-use kube::core::{Message, Rule};
+use kube::core::Rule;
 use schemars::{Schema, SchemaGenerator, json_schema};
 
 /// An object that the schema leaves as it is: kept whole, not pruned, not defaulted.
@@ -37,15 +37,10 @@ pub fn params(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// The rule that a string matches `pattern`. What fails it is told what it is and what would be `right`, which a
-/// schema's own `pattern` cannot say.
-pub fn matches(pattern: &str, right: &str) -> Rule {
-    told(&format!("self.matches('{}')", pattern.replace('\\', "\\\\")), right)
-}
-
-/// The rule `rule` on a string; what fails it is told what it is and what would be `right`.
-pub fn told(rule: &str, right: &str) -> Rule {
-    Rule::new(rule).message(Message::Expression(format!("'\"' + self + '\" is not right: {right}'")))
+/// The rule that a string matches `pattern`. Whoever breaks it is told what it `must` be, which a schema's own
+/// `pattern` cannot say; the API server adds the field and the value.
+pub fn matches(pattern: &str, must: &str) -> Rule {
+    Rule::new(format!("self.matches('{}')", pattern.replace('\\', "\\\\"))).message(format!("must be {must}").as_str())
 }
 
 /// A moment, as the API server writes it.

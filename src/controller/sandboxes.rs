@@ -12,7 +12,7 @@ use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions};
+use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::runtime::controller::{Action, Config, Controller};
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher;
@@ -80,19 +80,21 @@ async fn reconcile(object: Arc<DynamicObject>, context: Arc<Context>) -> Result<
         return expire(&context, &target).await;
     }
     let forks = Box::pin(forks::reconcile(&context, &object, &record.spec.routing_key)).await?;
-    if post::is_next(&record) {
-        // Ready is told before the first post-phase begins: their order is then in the API server's own record.
-        write_status(&context, &object, &target, &record, &forks, &Progress::Settling).await?;
+    // Ready is told before the first post-phase begins: their order is then in the API server's own record.
+    if post::is_next(&record) && !write_status(&context, &object, &target, &record, &forks, &Progress::Settling).await?
+    {
+        return Ok(Action::requeue(RETRY_AFTER));
     }
     let (progress, after) = post::advance(&context, &mut record, forks == Forks::Ready, false).await?;
     let fresh = sandboxes_in(&context.client, &target.namespace)
         .get_opt(&target.name)
         .await
         .map_err(ControllerError::api("read a sandbox"))?;
-    if let Some(fresh) = fresh.filter(|fresh| fresh.uid() == target.uid) {
-        // The status is what is known by now, but it speaks of the generation that was reconciled.
-        let seen = json!({"metadata": object["metadata"], "status": fresh.data["status"]});
-        write_status(&context, &seen, &target, &record, &forks, &progress).await?;
+    let generation = object["metadata"]["generation"].as_i64();
+    // Of a newer generation nothing was looked at yet; it brings a reconcile of its own.
+    if let Some(fresh) = fresh.filter(|fresh| fresh.uid() == target.uid && fresh.metadata.generation == generation) {
+        let fresh = serde_json::to_value(fresh).map_err(ControllerError::shape("a sandbox"))?;
+        write_status(&context, &fresh, &target, &record, &forks, &progress).await?;
     }
     let ttl = time_to_live(&object, &record.spec, Timestamp::now());
     Ok(Action::requeue([after, ttl].into_iter().flatten().fold(RESYNC, Duration::min)))
@@ -114,7 +116,16 @@ async fn record(context: &Context, object: &Value, target: &TargetRef) -> Result
         }
         return Ok(record);
     }
-    let runs = context.engine.index.of_target(target);
+    let mut runs = context.engine.index.of_target(target);
+    if runs.is_empty() {
+        // The watch of runs may be behind that of sandboxes, and what a run chose must not be chosen again.
+        let named = ListParams::default().labels(&labels::selector(&target.namespace, &target.name));
+        let found = Api::<PhaseRun>::all(context.client.clone()).list(&named).await;
+        for run in found.map_err(ControllerError::api("list the runs of a sandbox"))? {
+            context.engine.index.observe(&run);
+        }
+        runs = context.engine.index.of_target(target);
+    }
     let adopted = runs.is_empty() && was_stored_unseen(context, object).await?;
     let known_key = object["status"]["routingKey"].as_str().map(str::to_owned);
     let spec = SandboxRecordSpec {
@@ -162,6 +173,9 @@ fn is_unseen(live: &Value, object: &Value) -> bool {
     since.is_none_or(|since| created.is_some_and(|created| created.as_second() < since.as_second()))
 }
 
+/// Writes the status that `object` should have, where it has another; false where `object` is not what is stored any
+/// more. A reconcile that looks at an old object must not write: it would know nothing of the last turn of a
+/// condition, and bring changes that are on their way into conflict for nothing.
 async fn write_status(
     context: &Context,
     object: &Value,
@@ -169,26 +183,31 @@ async fn write_status(
     record: &SandboxRecord,
     forks: &Forks,
     progress: &Progress,
-) -> Result<(), ControllerError> {
+) -> Result<bool, ControllerError> {
     let known: SandboxStatus = serde::Deserialize::deserialize(&object["status"]).unwrap_or_default();
     let generation = object["metadata"]["generation"].as_i64().unwrap_or_default();
     let runs = context.engine.index.of_target(target);
     let new = status::status(&known, generation, &record.spec.routing_key, forks, progress, &runs, Timestamp::now());
     if new == known {
-        return Ok(());
+        return Ok(true);
     }
     let patch = json!({
         "apiVersion": target.api_version, "kind": target.kind,
-        "metadata": {"name": target.name, "namespace": target.namespace, "uid": target.uid},
+        "metadata": {
+            "name": target.name,
+            "namespace": target.namespace,
+            "uid": target.uid,
+            "resourceVersion": object["metadata"]["resourceVersion"],
+        },
         "status": new,
     });
     let written = sandboxes_in(&context.client, &target.namespace)
         .patch_status(&target.name, &PatchParams::apply(labels::MANAGER).force(), &Patch::Apply(&patch))
         .await;
     match written {
-        Ok(_) => Ok(()),
-        // It is gone, or another has its name: the record goes on with it.
-        Err(error) if crate::engine::is_status(&error, 404) || crate::engine::is_status(&error, 409) => Ok(()),
+        Ok(_) => Ok(true),
+        // It has changed, which brings a reconcile of its own, or is gone: then the record goes on with it.
+        Err(error) if crate::engine::is_status(&error, 404) || crate::engine::is_status(&error, 409) => Ok(false),
         Err(error) => Err(ControllerError::api("write a sandbox's status")(error)),
     }
 }

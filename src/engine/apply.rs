@@ -97,7 +97,7 @@ impl Applier<'_> {
             let template =
                 Template::parse_at(&format!("apply.manifests[{index}]"), manifest).map_err(|e| failed(&e))?;
             for scope in &scopes {
-                let object = template.render(scope).map_err(|e| failed(&e))?;
+                let object = template.render_bounded(scope).await.map_err(|e| failed(&e))?;
                 let manifest = self.complete(object, index).await?;
                 if manifests.iter().any(|other| other.reference == manifest.reference) {
                     return Err(StepError::Failed(format!(

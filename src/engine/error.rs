@@ -21,7 +21,7 @@ impl EngineError {
 pub enum StepError {
     #[error("{0}")]
     Failed(String),
-    #[error("{what}: {source}")]
+    #[error("{what}")]
     Api { what: String, source: Box<kube::Error> },
     #[error(
         "{object} exists already and does not belong to this resource: delete it, or choose another name in the plugin"

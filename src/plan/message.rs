@@ -8,17 +8,31 @@ use std::time::Duration;
 pub const DENIAL_LIMIT: usize = 1024;
 
 /// An error with its causes, each after a colon; a cause that is part of what was said already is not said again.
-pub fn with_causes(error: &dyn Error) -> String {
-    let mut text = error.to_string();
+pub fn with_causes(error: &(dyn Error + 'static)) -> String {
+    let mut text = said(error);
     let mut cause = error.source();
     while let Some(error) = cause {
-        let more = error.to_string();
+        let more = said(error);
         if !text.contains(&more) {
             text = format!("{text}: {more}");
         }
         cause = error.source();
     }
     text
+}
+
+/// What an error says to a person: of an answer of the API server only its message.
+fn said(error: &(dyn Error + 'static)) -> String {
+    let answer =
+        error.downcast_ref::<kube::Error>().or_else(|| error.downcast_ref::<Box<kube::Error>>().map(AsRef::as_ref));
+    match answer {
+        Some(kube::Error::Api(status)) if !status.message.is_empty() => status.message.clone(),
+        // Its own display repeats the status as Rust prints it.
+        _ => match error.downcast_ref::<kube::core::Status>() {
+            Some(status) => status.message.clone(),
+            None => error.to_string(),
+        },
+    }
 }
 
 /// The beginning of `text`, at most `limit` bytes, cut between characters.
@@ -173,6 +187,13 @@ mod tests {
              no space left\n\
              Nothing was stored. What it had done was undone (u-1). Look: kubectl get phaserun r-1 -o yaml. Then mend the cause and make the change again."
         );
+    }
+
+    #[test]
+    fn an_answer_of_the_api_server_is_its_message() {
+        let status = kube::core::Status::failure("ingresses is forbidden", "Forbidden").with_code(403);
+        let error = kube::Error::Api(Box::new(status));
+        assert_eq!(with_causes(&error), "ingresses is forbidden");
     }
 
     proptest! {

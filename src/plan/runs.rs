@@ -142,12 +142,26 @@ pub fn latest(object: &Value) -> BTreeMap<String, String> {
         .unwrap_or_default()
 }
 
+/// A resource whose `@latest` the mutating webhook has not noted the meaning of.
+pub fn unpinned(object: &Value) -> Option<String> {
+    let latest = latest(object);
+    let declared = declared(object).unwrap_or_default();
+    declared.into_iter().find(|r| r.plugin.ends_with("@latest") && !latest.contains_key(&r.name)).map(|r| r.name)
+}
+
 fn stage<'a>(change: Change<'_>, phase: Phase, of: impl Iterator<Item = &'a Planned>) -> Option<PlannedRun> {
     let resources: Vec<RunResource> = of.filter_map(|r| run_resource(r, phase)).collect();
     if resources.is_empty() {
         return None;
     }
-    let object = snapshot(change.object());
+    let mut object = snapshot(change.object());
+    // Every attempt of a create brings another UID and moment; a run that many attempts join knows none.
+    if let (Change::Create { .. }, true, Some(metadata)) =
+        (change, phase.is_pre(), object.get_mut("metadata").and_then(Value::as_object_mut))
+    {
+        metadata.remove("uid");
+        metadata.remove("creationTimestamp");
+    }
     let target = target(&object);
     let timeout_seconds = resources.iter().map(|r| r.timeout_seconds).max().unwrap_or(DEFAULT_TIMEOUT_SECONDS);
     let old_object = match change {

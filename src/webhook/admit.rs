@@ -3,7 +3,7 @@
 use super::hold::{Holder, Outcome, Requester, Wish};
 use super::review::{Answer, Operation, Request};
 use super::rights::{self, Rights};
-use crate::api::{GROUP, Phase, SandboxRecord, labels};
+use crate::api::{GROUP, Phase, ResourcePlugin, SandboxRecord, labels};
 use crate::controller::sandbox_resource;
 use crate::engine::index::RunEntry;
 use crate::engine::life::{self, Obstacle, Stored};
@@ -53,7 +53,14 @@ impl Admission {
         if !change.counts() {
             return Ok(Answer::allow());
         }
-        let planned = self.plan(change)?;
+        let planned = match self.plan(change) {
+            Ok(planned) => planned,
+            // A plugin that was applied a moment ago may not have come by the watch yet.
+            Err(_) => {
+                self.refresh_plugins(deadline).await?;
+                self.plan(change)?
+            }
+        };
         if !matches!(change, Change::Delete { .. }) {
             self.check_rights(request, deadline).await?;
         }
@@ -92,12 +99,28 @@ impl Admission {
             (Err(error), _) => return Err(Answer::deny(message::cut(&error.to_string(), message::DENIAL_LIMIT))),
         };
         if let Change::Create { new } | Change::Update { new, .. } = change {
+            if let Some(resource) = runs::unpinned(new) {
+                return Err(busy(&format!("which version resource {resource:?} means by @latest is not known yet")));
+            }
             let faults = check::sandbox(new, &plugins);
             if !faults.is_empty() {
                 return Err(Answer::deny(listed(&faults)));
             }
         }
         Ok(planned)
+    }
+
+    async fn refresh_plugins(&self, deadline: Instant) -> Judged<()> {
+        let api: Api<ResourcePlugin> = Api::all(self.engine.client().clone());
+        match tokio::time::timeout_at(deadline, api.list(&ListParams::default())).await {
+            Ok(Ok(listed)) => {
+                let mut plugins = self.plugins.write().unwrap_or_else(std::sync::PoisonError::into_inner);
+                listed.into_iter().for_each(|plugin| plugins.insert(plugin));
+                Ok(())
+            }
+            Ok(Err(error)) => Err(Answer::broken(message::with_causes(&error))),
+            Err(_) => Err(busy("the API server did not say in time which plugins there are")),
+        }
     }
 
     async fn check_rights(&self, request: &Request, deadline: Instant) -> Judged<()> {

@@ -90,6 +90,11 @@ pub fn get(arguments: &[&str]) -> Option<Value> {
     if got.stdout.trim().is_empty() { None } else { Some(serde_json::from_str(&got.stdout).unwrap()) }
 }
 
+/// The items of `kubectl get ARGUMENTS -o json`, of which there may be none.
+pub fn list(arguments: &[&str]) -> Vec<Value> {
+    get(arguments).map_or_else(Vec::new, |list| list["items"].as_array().unwrap().clone())
+}
+
 /// Waits until `check` finds something.
 #[track_caller]
 pub fn eventually<T>(within: Duration, what: &str, mut check: impl FnMut() -> Option<T>) -> T {
@@ -161,9 +166,7 @@ impl Space {
     /// The runs of a sandbox of this namespace, in the order in which they began.
     pub fn runs(&self, name: &str) -> Vec<Value> {
         let of = format!("sluice.dev/namespace={},sluice.dev/name={name}", self.namespace);
-        // kubectl prints nothing at all where a list is empty and that is no fault.
-        let mut runs =
-            get(&["phaseruns", "-l", &of]).map_or_else(Vec::new, |list| list["items"].as_array().unwrap().clone());
+        let mut runs = list(&["phaseruns", "-l", &of]);
         runs.sort_by_key(|run| run["status"]["startedAt"].as_str().unwrap_or("~").to_owned());
         runs
     }
@@ -197,6 +200,26 @@ impl Space {
         })
     }
 
+    /// Waits until a sandbox has settled and Sluice has written all that it has to write about it: what became of each
+    /// run, the status that tells of it, and the events.
+    #[track_caller]
+    pub fn rest(&self, name: &str) -> Value {
+        self.settle(name);
+        eventually(Duration::from_secs(60), "the status and the events tell of every phase", || {
+            let sandbox = self.get("sandbox", name)?;
+            let about = format!("involvedObject.kind=Sandbox,involvedObject.name={name}");
+            let events = list(&["-n", &self.namespace, "events", "--field-selector", &about]);
+            let all_told = self.count(name).keys().all(|phase| {
+                let pre = phase.starts_with("Pre");
+                let end = if pre { "Committed" } else { "Succeeded" };
+                let told = sandbox["status"]["phases"].as_array().into_iter().flatten();
+                told.clone().any(|told| told["phase"] == *phase && told["state"] == end)
+                    && events.iter().any(|event| event["reason"] == format!("{phase}Succeeded"))
+            });
+            all_told.then_some(sandbox)
+        })
+    }
+
     /// Waits until the run of this phase has ended as it should.
     #[track_caller]
     pub fn settled_run(&self, name: &str, phase: &str, state: &str) -> Value {
@@ -217,6 +240,32 @@ impl Drop for Space {
 /// A ResourcePlugin with these fields of its spec (YAML, indented by two).
 pub fn plugin(name: &str, spec: &str) -> String {
     format!("apiVersion: sluice.dev/v1alpha1\nkind: ResourcePlugin\nmetadata: {{name: {name}}}\nspec:\n{spec}\n")
+}
+
+/// A step (YAML) that keeps a ConfigMap beside the sandbox, with this data (YAML, the inside of a map).
+pub fn keeps(step: &str, config_map: &str, data: &str) -> String {
+    format!(
+        "{{name: {step}, apply: {{manifests: [{{apiVersion: v1, kind: ConfigMap, metadata: {{name: \"{config_map}\"}}, \
+         data: {{{data}}}}}]}}}}"
+    )
+}
+
+/// The spec of a plugin whose phases each keep a ConfigMap `PHASE-SANDBOX` that says what the description was.
+pub fn witnesses() -> String {
+    let mut spec = format!("  runner: {{serviceAccountName: {EDITOR}}}\n");
+    for (field, slug) in [
+        ("preCreate", "pre-create"),
+        ("postCreate", "post-create"),
+        ("preUpdate", "pre-update"),
+        ("postUpdate", "post-update"),
+        ("preDelete", "pre-delete"),
+        ("postDelete", "post-delete"),
+    ] {
+        let data = "description: \"${sandbox.spec.?description.orValue('none')}\"";
+        let step = keeps(slug, &format!("{slug}-${{sandbox.metadata.name}}"), data);
+        spec += &format!("  {field}: [{step}]\n");
+    }
+    spec
 }
 
 /// The image of the tests' scripts: any that has sh.

@@ -1,6 +1,6 @@
 //! What a phase that fails leaves behind, what the person at the terminal reads, and what the next try finds.
 
-use crate::cluster::{EDITOR, SLUICE, Space, apply, condition, eventually, get, kubectl, kubectl_file, step_image};
+use crate::cluster::{EDITOR, SLUICE, Space, apply, condition, eventually, kubectl, kubectl_file, list, step_image};
 use serde_json::Value;
 use std::time::Duration;
 
@@ -43,19 +43,15 @@ fn nothing_is_left(space: &Space) {
     let of_space = format!("sluice.dev/namespace={}", space.namespace);
     eventually(SOON, "no object of the change is left", || {
         let here = [vec!["sandbox,configmap", "-l", &of_space], vec!["sandbox"]];
-        let left = here.iter().flat_map(|what| items(&[&["-n", &space.namespace], what.as_slice()].concat())).count();
-        let pods = items(&["-n", SLUICE, "pods", "-l", &of_space]).len();
+        let left = here.iter().flat_map(|what| list(&[&["-n", &space.namespace], what.as_slice()].concat())).count();
+        let pods = list(&["-n", SLUICE, "pods", "-l", &of_space]).len();
         let names: Vec<Value> = space.runs("x").iter().map(|run| run["metadata"]["name"].clone()).collect();
-        let secrets = items(&["-n", SLUICE, "secrets", "-l", "sluice.dev/run"]);
+        let secrets = list(&["-n", SLUICE, "secrets", "-l", "sluice.dev/run"]);
         let secrets = secrets.iter().filter(|secret| names.contains(&secret["metadata"]["labels"]["sluice.dev/run"]));
-        let records = items(&["sandboxrecords"]);
+        let records = list(&["sandboxrecords"]);
         let records = records.iter().filter(|record| record["spec"]["target"]["namespace"] == *space.namespace);
         (left + pods + secrets.count() + records.count() == 0).then_some(())
     });
-}
-
-fn items(arguments: &[&str]) -> Vec<Value> {
-    get(arguments).and_then(|list| list["items"].as_array().cloned()).unwrap_or_default()
 }
 
 /// The runs that undid others of the sandbox `x`.
@@ -239,7 +235,7 @@ fn a_failed_post_create_is_tried_three_times_and_told_on_the_sandbox() {
     assert_eq!(told(), (version, true));
     let attempts: Vec<Value> = space.runs("x").iter().map(|run| run["spec"]["attempt"].clone()).collect();
     assert_eq!(attempts, [1, 2, 3]);
-    let events = items(&["-n", &space.namespace, "events"]);
+    let events = list(&["-n", &space.namespace, "events"]);
     let event = events.iter().find(|event| event["reason"] == "PostCreateFailed").expect("an event");
     assert_eq!(event["type"], "Warning");
     assert_eq!(event["involvedObject"]["name"], "x");

@@ -6,8 +6,14 @@
 // Clippy takes only the test functions themselves for tests, not what they call.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod applied;
+mod clients;
 mod cluster;
 mod crash;
 mod failing;
+mod faults;
 mod joining;
+mod noops;
 mod orderings;
+mod schema;
+mod scripts;

@@ -1,0 +1,157 @@
+//! Every client and every way of making a change obeys the phases, without knowing of them.
+
+use crate::cluster::{Outcome, Space, apply, kubectl, kubectl_file, list, run_in, step_image, witnesses};
+use std::path::Path;
+
+/// A change of the sandbox `x`, given its manifest as it is to be.
+type Change<'a> = &'a dyn Fn(&str) -> Outcome;
+
+/// Creates, changes and deletes the sandbox `x`, and proves that each phase ran once, at its change.
+fn live(space: &Space, create: Change<'_>, update: Change<'_>, delete: &dyn Fn() -> Outcome) {
+    let plugin = space.plugin("witness", &witnesses());
+    let manifest = |description: &str| {
+        let spec = format!("  description: {description}\n  resources: [{{name: r, plugin: {plugin}}}]");
+        space.sandbox("x", &spec)
+    };
+    create(&manifest("one")).ok();
+    assert_eq!(description(space, "pre-create"), "one", "the pre-phase has run by the end of the command");
+    space.rest("x");
+    assert_ran(space, &["PostCreate", "PreCreate"]);
+
+    update(&manifest("two")).ok();
+    assert_eq!(description(space, "pre-update"), "two");
+    space.settle("x");
+    assert_ran(space, &["PostCreate", "PostUpdate", "PreCreate", "PreUpdate"]);
+    assert_eq!((description(space, "pre-create"), description(space, "post-update")), ("one".into(), "two".into()));
+
+    delete().ok();
+    assert!(space.get("sandbox", "x").is_none(), "the sandbox is gone by the end of the command");
+    space.settled_run("x", "PreDelete", "Committed");
+    space.settled_run("x", "PostDelete", "Succeeded");
+    assert_ran(space, &["PostCreate", "PostDelete", "PostUpdate", "PreCreate", "PreDelete", "PreUpdate"]);
+    for (phase, before) in [("PreCreate", "Committed"), ("PreUpdate", "Committed"), ("PostUpdate", "Succeeded")] {
+        assert_eq!(space.run("x", phase)["status"]["state"], before);
+    }
+    assert!(space.get("configmap", "pre-create-x").is_none(), "what the resource applied went with it");
+}
+
+/// The description that the phase saw.
+fn description(space: &Space, phase: &str) -> String {
+    let witness = space.get("configmap", &format!("{phase}-x")).unwrap_or_else(|| panic!("{phase} has not run"));
+    witness["data"]["description"].as_str().unwrap().to_owned()
+}
+
+/// Each of these phases has run once, and no other has.
+#[track_caller]
+fn assert_ran(space: &Space, phases: &[&str]) {
+    let count: Vec<_> = space.count("x").into_iter().collect();
+    let expected: Vec<_> = phases.iter().map(|phase| ((*phase).to_owned(), 1)).collect();
+    assert_eq!(count, expected);
+}
+
+#[test]
+fn kubectl_apply_obeys_the_phases() {
+    let space = Space::new("apply");
+    live(&space, &apply, &apply, &|| kubectl(&["-n", &space.namespace, "delete", "sandbox", "x"]));
+}
+
+#[test]
+fn kubectl_apply_server_side_obeys_the_phases() {
+    let space = Space::new("server-side");
+    let change = |manifest: &str| kubectl_file(&["apply", "--server-side", "--field-manager=e2e"], manifest);
+    live(&space, &change, &change, &|| kubectl(&["-n", &space.namespace, "delete", "sandboxes", "--all"]));
+}
+
+#[test]
+fn kubectl_create_and_a_merge_patch_obey_the_phases() {
+    let space = Space::new("merge");
+    let namespace = space.namespace.as_str();
+    let patch = r#"{"spec": {"description": "two"}}"#;
+    live(
+        &space,
+        &|manifest| kubectl_file(&["create"], manifest),
+        &|_| kubectl(&["-n", namespace, "patch", "sandbox", "x", "--type=merge", "-p", patch]),
+        &|| kubectl_file(&["delete"], &space.sandbox("x", "  {}")),
+    );
+}
+
+#[test]
+fn a_json_patch_and_a_deletion_of_the_whole_collection_obey_the_phases() {
+    let space = Space::new("json");
+    let namespace = space.namespace.as_str();
+    let patch = r#"[{"op": "replace", "path": "/spec/description", "value": "two"}]"#;
+    let collection = format!("/apis/sluice.dev/v1alpha1/namespaces/{namespace}/sandboxes");
+    live(
+        &space,
+        &|manifest| kubectl_file(&["create"], manifest),
+        &|_| kubectl(&["-n", namespace, "patch", "sandbox", "x", "--type=json", "-p", patch]),
+        &|| kubectl(&["delete", "--raw", &collection]),
+    );
+}
+
+#[test]
+fn a_replaced_sandbox_as_kubectl_edit_makes_it_obeys_the_phases() {
+    let space = Space::new("replace");
+    let edit = |_: &str| {
+        let mut sandbox = space.get("sandbox", "x").unwrap();
+        sandbox["spec"]["description"] = "two".into();
+        kubectl_file(&["replace"], &sandbox.to_string())
+    };
+    let delete = || kubectl(&["-n", &space.namespace, "delete", "sandbox", "x", "--cascade=foreground"]);
+    live(&space, &|manifest| kubectl_file(&["create"], manifest), &edit, &delete);
+}
+
+#[test]
+fn a_replacement_is_not_in_conflict_with_what_sluice_writes_while_its_phase_runs() {
+    let space = Space::new("version");
+    let plugin = space.plugin(
+        "slow",
+        &format!(
+            "  runner: {{image: {}}}\n  preUpdate: [{{name: slow, script: \"#!/bin/sh\\nsleep 3\"}}]",
+            step_image()
+        ),
+    );
+    apply(&space.sandbox("x", &format!("  resources: [{{name: r, plugin: {plugin}}}]"))).ok();
+    let mut sandbox = space.settle("x");
+    sandbox["spec"]["description"] = "two".into();
+    kubectl_file(&["replace"], &sandbox.to_string()).ok();
+    // Once it is stored, the status tells of the phase.
+    let phases = space.rest("x")["status"]["phases"].clone();
+    assert_eq!((&phases[0]["phase"], &phases[0]["state"]), (&"PreUpdate".into(), &"Committed".into()));
+}
+
+#[test]
+fn a_helm_release_with_a_sandbox_obeys_the_phases() {
+    let space = Space::new("helm");
+    let chart = tempfile::tempdir().unwrap();
+    std::fs::write(chart.path().join("Chart.yaml"), "apiVersion: v2\nname: feature\nversion: 0.1.0\n").unwrap();
+    std::fs::create_dir(chart.path().join("templates")).unwrap();
+    let release = |arguments: &[&str]| {
+        run_in(Path::new("."), "helm", &[&["-n", space.namespace.as_str()], arguments].concat(), "")
+    };
+    let write = |manifest: &str| {
+        std::fs::write(chart.path().join("templates/sandbox.yaml"), manifest).unwrap();
+        chart.path().to_str().unwrap().to_owned()
+    };
+    live(
+        &space,
+        &|manifest| release(&["install", "feature", &write(manifest)]),
+        &|manifest| release(&["upgrade", "feature", &write(manifest)]),
+        &|| release(&["uninstall", "feature", "--wait"]),
+    );
+}
+
+#[test]
+fn a_sandbox_that_the_api_server_names_gets_its_phases_under_that_name() {
+    let space = Space::new("generated");
+    let plugin = space.plugin("witness", &witnesses());
+    let manifest = space
+        .sandbox("x", &format!("  resources: [{{name: r, plugin: {plugin}}}]"))
+        .replace("name: x,", "generateName: x-,");
+    let created = kubectl_file(&["create", "-o", "name"], &manifest).ok();
+    let name = created.stdout.trim().rsplit_once('/').unwrap().1.to_owned();
+    space.rest(&name);
+    assert!(space.get("configmap", &format!("pre-create-{name}")).is_some());
+    let all = list(&["phaseruns", "-l", &format!("sluice.dev/namespace={}", space.namespace)]);
+    assert_eq!(all.len(), 2, "pre-create and post-create, and none under another name");
+}

@@ -1,0 +1,142 @@
+//! What changes no spec runs nothing, and a dry run writes nothing.
+
+use crate::cluster::{EDITOR, Outcome, Space, apply, keeps, kubectl, kubectl_file, list, witnesses};
+
+fn manifest(space: &Space, plugin: &str, description: &str) -> String {
+    let spec = format!("  description: {description}\n  resources: [{{name: r, plugin: {plugin}}}]");
+    space.sandbox("x", &spec)
+}
+
+#[test]
+fn what_changes_no_spec_runs_nothing() {
+    let space = Space::new("noops");
+    let plugin = space.plugin("witness", &witnesses());
+    let same = manifest(&space, &plugin, "one");
+    apply(&same).ok();
+    let generation = space.rest("x")["metadata"]["generation"].clone();
+    let runs = |space: &Space| space.runs("x").iter().map(|run| run["metadata"]["uid"].clone()).collect::<Vec<_>>();
+    let before = runs(&space);
+    assert_eq!(before.len(), 2);
+
+    let patch = |arguments: &[&str]| {
+        kubectl(&[&["-n", space.namespace.as_str(), "patch", "sandbox", "x", "--type=merge"], arguments].concat())
+    };
+    let on = |verb: &str, what: &str| kubectl(&["-n", &space.namespace, verb, "sandbox", "x", what]);
+    let nothings: [(&str, &dyn Fn() -> Outcome); 8] = [
+        ("a replacement by itself", &|| kubectl_file(&["replace"], &space.get("sandbox", "x").unwrap().to_string())),
+        ("a second apply", &|| apply(&same)),
+        ("a label", &|| on("label", "a=b")),
+        ("an annotation", &|| on("annotate", "a=b")),
+        ("an owned field alone", &|| {
+            kubectl_file(&["apply", "--server-side", "--force-conflicts", "--field-manager=another"], &same)
+        }),
+        ("a patch to what is there", &|| patch(&["-p", r#"{"spec": {"description": "one"}}"#])),
+        ("a status", &|| patch(&["--subresource=status", "-p", r#"{"status": {"phases": []}}"#])),
+        ("a spec given to the status subresource", &|| {
+            patch(&["--subresource=status", "-p", r#"{"spec": {"description": "two"}, "status": {"phases": []}}"#])
+        }),
+    ];
+    for (what, make) in nothings {
+        make().ok();
+        // A run is written before its change is admitted: it would be there by now.
+        assert_eq!(runs(&space), before, "{what} ran something");
+    }
+    let sandbox = space.settle("x");
+    assert_eq!(sandbox["metadata"]["generation"], generation);
+    assert_eq!(sandbox["metadata"]["labels"]["a"], "b", "the changes were made");
+
+    // A real change shows that nothing was owed of all that: post-phases come later than their change.
+    apply(&manifest(&space, &plugin, "two")).ok();
+    space.settle("x");
+    let count: Vec<_> = space.count("x").into_values().collect();
+    assert_eq!(count, [1, 1, 1, 1], "one run of each phase of a create and an update: {:?}", space.count("x"));
+}
+
+/// Everything of the space that a run could have written, by version.
+fn versions(space: &Space) -> Vec<String> {
+    let runs = list(&["phaseruns", "-l", &format!("sluice.dev/namespace={}", space.namespace)]);
+    let own = list(&["-n", &space.namespace, "configmaps,events,secrets,sandboxes"]);
+    let version = |object: &serde_json::Value| {
+        let metadata = &object["metadata"];
+        format!("{} {} at {}", object["kind"], metadata["name"], metadata["resourceVersion"])
+    };
+    runs.iter().chain(&own).map(version).collect()
+}
+
+#[test]
+fn a_dry_run_says_what_would_run_and_writes_nothing() {
+    let space = Space::new("dry");
+    let plugin = space.plugin("witness", &witnesses());
+    let (one, two) = (manifest(&space, &plugin, "one"), manifest(&space, &plugin, "two"));
+    let dry = |manifest: &str| kubectl_file(&["apply", "--dry-run=server"], manifest).ok().stderr;
+
+    let before = versions(&space);
+    let said = dry(&one);
+    assert!(said.contains("Warning: pre-create would run: r/pre-create"), "{said}");
+    let diff = kubectl_file(&["diff"], &one).refused();
+    assert!(diff.stdout.contains("+  description: one"), "{}", diff.stdout);
+    assert_eq!(versions(&space), before, "a dry create wrote something");
+    let records = serde_json::to_string(&list(&["sandboxrecords"])).unwrap();
+    assert!(!records.contains(&space.namespace), "a dry create left a record");
+
+    apply(&one).ok();
+    space.rest("x");
+    let before = versions(&space);
+    let said = dry(&two);
+    assert!(said.contains("Warning: pre-update would run: r/pre-update"), "{said}");
+    let said = kubectl_file(&["apply", "--server-side", "--force-conflicts", "--dry-run=server"], &two).ok().stderr;
+    assert!(said.contains("Warning: pre-update would run: r/pre-update"), "{said}");
+    let diff = kubectl_file(&["diff"], &two).refused();
+    assert!(diff.stdout.contains("+  description: two"), "{}", diff.stdout);
+    kubectl_file(&["diff"], &one).ok();
+    let said = kubectl(&["-n", &space.namespace, "delete", "sandbox", "x", "--dry-run=server"]).ok().stderr;
+    assert!(said.contains("Warning: pre-delete would run: r/pre-delete"), "{said}");
+    assert_eq!(versions(&space), before, "a dry change wrote something");
+
+    // The real change is a run of its own, which joins none that a dry one could have begun.
+    apply(&two).ok();
+    space.rest("x");
+    assert_eq!(space.count("x")["PreUpdate"], 1);
+}
+
+#[test]
+fn a_dry_run_lists_the_steps_of_each_resource() {
+    let space = Space::new("listed");
+    let steps = format!("[{}, {}]", keeps("a", "a", "k: v"), keeps("b", "b", "k: v"));
+    let plugin = space.plugin("two", &format!("  runner: {{serviceAccountName: {EDITOR}}}\n  preCreate: {steps}"));
+    let sandbox =
+        space.sandbox("x", &format!("  resources: [{{name: r, plugin: {plugin}}}, {{name: s, plugin: {plugin}}}]"));
+    let said = kubectl_file(&["create", "--dry-run=server"], &sandbox).ok().stderr;
+    assert!(said.contains("pre-create would run: r/a, r/b, s/a, s/b"), "{said}");
+}
+
+#[test]
+fn a_dry_run_of_what_is_wrong_is_refused_as_the_change_would_be() {
+    let space = Space::new("faulty");
+    let plugin = space.plugin("witness", &witnesses());
+    let env = "{name: A, valueFrom: {resource: {name: r, outputKey: none}}}";
+    let faults = [
+        (
+            "  resources: [{name: r, plugin: no-such-plugin}]".to_owned(),
+            "spec.resources[0].plugin: there is no ResourcePlugin \"no-such-plugin\"",
+        ),
+        (
+            format!(
+                "  resources: [{{name: r, plugin: {plugin}}}]
+  forks: [{{forkOf: {{kind: Deployment, name: cart}}, customizations: {{env: [{env}]}}}}]"
+            ),
+            "spec.forks[0].customizations.env[0].valueFrom.resource.outputKey: no step of the plugin has an output \"none\"",
+        ),
+        (
+            format!("  resources: [{{name: r, plugin: {plugin}}}, {{name: r, plugin: {plugin}}}]"),
+            "spec.resources[1]: Duplicate value",
+        ),
+    ];
+    for (spec, message) in faults {
+        for arguments in [&["create", "--dry-run=server"][..], &["create"][..]] {
+            let said = kubectl_file(arguments, &space.sandbox("x", &spec)).refused().stderr;
+            assert!(said.contains(message), "{arguments:?}: {said}");
+        }
+    }
+    assert!(space.runs("x").is_empty());
+}
