@@ -102,6 +102,9 @@ pub struct StepResult {
     /// reached, an output file is not there or is too large.
     #[serde(default)]
     pub error: Option<String>,
+    /// Whether the attempt was cut short because the pod is ending: no fault of the step's, which another pod may do.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub interrupted: bool,
     /// By name, Base64.
     #[serde(default)]
     pub outputs: BTreeMap<String, String>,

@@ -72,6 +72,7 @@ pub fn failed(step: &RunStep, error: String) -> StepResult {
         id: step.id.clone(),
         exit_code: None,
         error: Some(error),
+        interrupted: false,
         outputs: BTreeMap::new(),
         log: String::new(),
     }

@@ -81,7 +81,10 @@ impl Steps {
                 let error = "this attempt has run and its result was collected: retry as another attempt";
                 return Pending::ready(step::failed(&run, error.to_owned()));
             }
-            None if state.ending => return Pending::ready(step::failed(&run, "the agent is ending".to_owned())),
+            None if state.ending => {
+                let failed = step::failed(&run, "the agent is ending".to_owned());
+                return Pending::ready(StepResult { interrupted: true, ..failed });
+            }
             None => {}
         }
         let cancel = CancellationToken::new();
@@ -102,7 +105,9 @@ impl Steps {
     async fn follow(&self, run: RunStep, cancel: &CancellationToken) -> StepResult {
         let (id, began) = (run.id.clone(), Instant::now());
         self.sink.say(&format!("[{}] -- attempt {} begins", id.step, id.attempt)).await;
-        let result = step::run(run, &self.agent, &self.sink, cancel).await;
+        let mut result = step::run(run, &self.agent, &self.sink, cancel).await;
+        // What ended well before it could be cancelled has ended.
+        result.interrupted = result.error.is_some() && self.state().ending;
         let outcome = match (&result.error, result.exit_code) {
             (Some(error), _) => format!("failed: {error}"),
             (None, Some(code)) => format!("ended with {code}"),

@@ -142,9 +142,14 @@ pub struct PhaseRunStatus {
     /// What happened, for a person.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// The request that was let through on the strength of this run.
+    /// The request that was let through on the strength of this run, the last one where there were several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub admitted: Option<Admitted>,
+    /// Other requests that were let through, until it is known which one was stored: two creates of one sandbox at the
+    /// same time have a UID each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub also_admitted: Vec<Admitted>,
     /// When a client was told of the failure: it is told once, the next request is a new attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::time")]

@@ -103,6 +103,12 @@ impl NextChange<'_> {
     }
 }
 
+/// Whether a change waits for its post-phases and none of them has begun. While one is at work nothing is said of it
+/// but what has come of it: two words in turn would be written, and reconciled, for ever.
+pub fn is_next(record: &SandboxRecord) -> bool {
+    record.spec.owed.is_none() && next_change(&record.spec, false).is_some()
+}
+
 fn next_change(record: &SandboxRecordSpec, deleted: bool) -> Option<NextChange<'_>> {
     match &record.settled {
         // A deletion before the creation settled owes no post-create.

@@ -2,8 +2,8 @@
 
 use super::{Context, ControllerError, RETRY_AFTER, RecordStore, forks, post, sandbox_resource, sandboxes_in};
 use crate::api::{PhaseRun, SandboxRecord};
+use crate::engine::outputs;
 use futures::StreamExt;
-use k8s_openapi::api::core::v1::Secret;
 use kube::api::{DeleteParams, DynamicObject};
 use kube::runtime::controller::{Action, Config, Controller};
 use kube::runtime::reflector::ObjectRef;
@@ -106,13 +106,8 @@ async fn exists(context: &Context, record: &SandboxRecord) -> Result<bool, Contr
 
 /// What the sandbox's steps left is needed by nobody any more.
 async fn forget_outputs(context: &Context, record: &SandboxRecord) -> Result<(), ControllerError> {
-    let secrets: Api<Secret> = Api::namespaced(context.client.clone(), context.engine.namespace());
     for run in context.engine.index.of_target(&record.spec.target).iter().filter(|run| !run.outputs.is_empty()) {
-        match secrets.delete(&run.name, &DeleteParams::default()).await {
-            Ok(_) => {}
-            Err(error) if crate::engine::is_status(&error, 404) => {}
-            Err(error) => return Err(ControllerError::api("delete the outputs of a gone sandbox")(error)),
-        }
+        outputs::forget(&context.client, context.engine.namespace(), &run.name).await?;
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! What becomes of runs: commit or abandonment of finished pre-phases, orphans, history, and events about all of it.
 
 use super::{Context, ControllerError, RecordStore, SandboxStore, history, sandbox_resource};
-use crate::api::{Phase, PhaseRun, RunState, TargetRef, labels};
+use crate::api::{Admitted, Phase, PhaseRun, RunState, TargetRef, labels};
 use crate::engine::index::RunEntry;
 use crate::engine::life::{self, Fate, Stored};
 use crate::plan::key;
@@ -85,15 +85,18 @@ async fn look(
         return follow_undo(context, run).await;
     }
     let stored = stored(sandboxes, &run.target);
-    let recorded = run.admitted.as_ref().is_some_and(|a| records.get(&ObjectRef::new(&a.uid)).is_some());
+    let is_known = |a: &&Admitted| {
+        stored.as_ref().is_some_and(|s| s.uid == a.uid) || records.get(&ObjectRef::new(&a.uid)).is_some()
+    };
+    let known = run.admissions().find(is_known);
     let fate = match run.phase {
         // The object was seen, though it may be gone by now.
-        Some(Phase::PreCreate) if recorded && run.target.uid.is_none() => Fate::Committed,
+        Some(Phase::PreCreate) if known.is_some_and(|a| a.generation == 1) => Fate::Committed,
         _ => life::fate(run, stored.as_ref(), Timestamp::now(), context.settings.commit_grace),
     };
     match fate {
         Fate::Undecided(_) => Ok(()),
-        Fate::Committed => commit(context, run).await,
+        Fate::Committed => commit(context, run, known.or(run.admitted.as_ref())).await,
         Fate::Abandoned => Ok(context.engine.abandon(run).await?),
     }
 }
@@ -109,8 +112,9 @@ fn stored(sandboxes: &SandboxStore, target: &TargetRef) -> Option<Stored> {
     })
 }
 
-async fn commit(context: &Arc<Context>, run: &Arc<RunEntry>) -> Result<(), ControllerError> {
-    let entry = context.engine.mark(run, json!({"state": RunState::Committed})).await?;
+async fn commit(context: &Arc<Context>, run: &Arc<RunEntry>, stored: Option<&Admitted>) -> Result<(), ControllerError> {
+    let status = json!({"state": RunState::Committed, "admitted": stored, "alsoAdmitted": null});
+    let entry = context.engine.mark(run, status).await?;
     if let Some(uid) = entry.uid() {
         let label = json!({"metadata": {"labels": {labels::UID: uid}}});
         let runs: Api<PhaseRun> = Api::all(context.client.clone());

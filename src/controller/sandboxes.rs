@@ -80,33 +80,24 @@ async fn reconcile(object: Arc<DynamicObject>, context: Arc<Context>) -> Result<
         return expire(&context, &target).await;
     }
     let forks = Box::pin(forks::reconcile(&context, &object, &record.spec.routing_key)).await?;
-    let before = progress_before(&record);
     // Ready is told before the first post-phase begins: their order is then in the API server's own record.
-    if !write_status(&context, &object, &target, &record, &forks, &before).await? {
+    if post::is_next(&record) && !write_status(&context, &object, &target, &record, &forks, &Progress::Settling).await?
+    {
         return Ok(Action::requeue(RETRY_AFTER));
     }
     let (progress, after) = post::advance(&context, &mut record, forks == Forks::Ready, false).await?;
-    if progress != before {
-        let fresh = sandboxes_in(&context.client, &target.namespace)
-            .get_opt(&target.name)
-            .await
-            .map_err(ControllerError::api("read a sandbox"))?;
-        if let Some(fresh) = fresh.filter(|fresh| fresh.uid() == target.uid) {
-            let fresh = serde_json::to_value(fresh).map_err(ControllerError::shape("a sandbox"))?;
-            write_status(&context, &fresh, &target, &record, &forks, &progress).await?;
-        }
+    let fresh = sandboxes_in(&context.client, &target.namespace)
+        .get_opt(&target.name)
+        .await
+        .map_err(ControllerError::api("read a sandbox"))?;
+    let generation = object["metadata"]["generation"].as_i64();
+    // Of a newer generation nothing was looked at yet; it brings a reconcile of its own.
+    if let Some(fresh) = fresh.filter(|fresh| fresh.uid() == target.uid && fresh.metadata.generation == generation) {
+        let fresh = serde_json::to_value(fresh).map_err(ControllerError::shape("a sandbox"))?;
+        write_status(&context, &fresh, &target, &record, &forks, &progress).await?;
     }
     let ttl = time_to_live(&object, &record.spec, Timestamp::now());
     Ok(Action::requeue([after, ttl].into_iter().flatten().fold(RESYNC, Duration::min)))
-}
-
-/// What can be said of the post-phases before they are looked at.
-fn progress_before(record: &SandboxRecord) -> Progress {
-    match (&record.spec.owed, &record.spec.settled) {
-        (Some(owed), _) => owed.runs.first().map_or(Progress::Settling, |run| Progress::Running(run.phase)),
-        (None, Some(settled)) if settled["spec"] == record.spec.stored["spec"] => Progress::Complete,
-        (None, _) => Progress::Settling,
-    }
 }
 
 /// The record of a sandbox, made where there is none and brought up to date.

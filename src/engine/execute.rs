@@ -14,7 +14,7 @@ use crate::api::{ObjectRef, PhaseRun, PhaseRunStatus, RunResource, RunState, Ste
 use crate::plan::expression::Expression;
 use crate::plan::kinds;
 use crate::plan::scope::{Scope, ScopeBuilder};
-use crate::plan::{changes, message, order, runs};
+use crate::plan::{changes, message, order, runs, undo};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
@@ -394,15 +394,18 @@ impl Execution {
         }
         self.status.finished_at = Some(now());
         self.status.message = Some(message::summary(&self.run.spec, &self.status));
+        let ignored = super::index::RunEntry::from(&self.with_status()).ignorable;
         if self.has_failed() {
             self.status.state = RunState::Failed;
-            let ignored = super::index::RunEntry::from(&self.with_status()).ignorable;
             if !ignored && self.run.spec.compensates.is_none() {
                 let undo = self.engine.undoing(&self.run, &self.status.steps).await?;
                 self.status.compensated_by = undo.map(|spec| super::name_of(&spec));
             }
         } else {
             self.status.state = RunState::Succeeded;
+        }
+        for run in undo::useless_outputs(&self.run.name_any(), &self.run.spec, &self.status, ignored) {
+            outputs::forget(&self.engine.client, &self.engine.settings.namespace, &run).await?;
         }
         self.save().await
     }

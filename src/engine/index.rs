@@ -31,7 +31,9 @@ pub struct RunEntry {
     pub finished_at: Option<Timestamp>,
     pub message: Option<String>,
     pub admitted: Option<Admitted>,
-    pub reported: bool,
+    pub also_admitted: Vec<Admitted>,
+    /// When a client was told of the failure.
+    pub reported_at: Option<Timestamp>,
     pub compensated_by: Option<String>,
     /// `RESOURCE/STEP` that runs now, its place and how many there are.
     pub current: Option<(String, usize, usize)>,
@@ -43,7 +45,25 @@ pub struct RunEntry {
     pub ignorable: bool,
 }
 
+/// How many requests of one create are remembered that were let through before the last.
+const ALSO_ADMITTED: usize = 16;
+
 impl RunEntry {
+    /// Every request that was let through on the strength of the run, newest first.
+    pub fn admissions(&self) -> impl Iterator<Item = &Admitted> {
+        self.admitted.iter().chain(self.also_admitted.iter())
+    }
+
+    /// Those that are still to be remembered when another object's request is let through.
+    pub fn admissions_beside(&self, uid: &str) -> Vec<Admitted> {
+        self.admissions().filter(|a| a.uid != uid).take(ALSO_ADMITTED).cloned().collect()
+    }
+
+    /// Whether the run is of the object with this UID, or may be.
+    pub fn may_be_of(&self, uid: &str) -> bool {
+        self.target.uid.as_deref() == Some(uid) || self.admissions().any(|a| a.uid == uid)
+    }
+
     /// The UID of the object that the run is known to be of.
     pub fn uid(&self) -> Option<&str> {
         self.admitted.as_ref().map(|a| a.uid.as_str()).or(self.target.uid.as_deref())
@@ -87,7 +107,8 @@ impl From<&PhaseRun> for RunEntry {
             finished_at: moment(&status.finished_at),
             message: status.message.clone(),
             admitted: status.admitted.clone(),
-            reported: status.reported_at.is_some(),
+            also_admitted: status.also_admitted.clone(),
+            reported_at: moment(&status.reported_at),
             compensated_by: status.compensated_by.clone(),
             current,
             outputs: steps()
@@ -194,7 +215,7 @@ impl RunIndex {
     /// Every run of one object, oldest first; those of creates that were never stored are not of it.
     pub fn of_target(&self, target: &TargetRef) -> Vec<Arc<RunEntry>> {
         let mut runs = self.of_name(&target.namespace, &target.name);
-        runs.retain(|run| run.uid().is_some() && run.uid() == target.uid.as_deref());
+        runs.retain(|run| target.uid.as_deref().is_some_and(|uid| run.may_be_of(uid)));
         runs
     }
 

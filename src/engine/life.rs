@@ -10,6 +10,10 @@ use std::time::Duration;
 /// How long a failure that no client has heard of is told to the next one, rather than tried again.
 pub const FAILURE_TTL: Duration = Duration::from_secs(60);
 
+/// How long a failure is told again after it was told first. The API server repeats an update or a deletion by itself
+/// when its copy of the object was not the newest, denied or not; that is no new try. No person is as fast.
+pub const TOLD_AGAIN_WITHIN: Duration = Duration::from_secs(1);
+
 /// What a request for a change does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
@@ -19,7 +23,7 @@ pub enum Next {
     Join { run: String },
     /// The run has succeeded: let the request through on its strength.
     Reuse { run: String },
-    /// The run has failed and nobody was told.
+    /// The run has failed: tell of it.
     Report { run: String },
     /// An earlier attempt is being undone; wait for that first.
     AwaitUndo { undo: String },
@@ -41,10 +45,18 @@ pub fn next(latest: Option<&RunEntry>, undo: Option<&RunEntry>, stored: Option<&
         RunState::Succeeded if is_committed(latest, stored) && latest.phase != Some(Phase::PreDelete) => again(),
         RunState::Succeeded => Next::Reuse { run },
         RunState::Failed if latest.ignorable => Next::Reuse { run },
-        RunState::Failed if !latest.reported && since(latest.finished_at, now) < FAILURE_TTL => Next::Report { run },
+        RunState::Failed if is_to_be_told(latest, now) => Next::Report { run },
         // A deletion that is under way runs its pre-delete no second time, however often it is asked for.
         RunState::Committed if latest.phase == Some(Phase::PreDelete) => Next::Reuse { run },
         RunState::Failed | RunState::Committed | RunState::Abandoned | RunState::Compensated => again(),
+    }
+}
+
+/// Whether a failure is the answer to a request: where no client has heard of it, or one has just now.
+fn is_to_be_told(failed: &RunEntry, now: Timestamp) -> bool {
+    match failed.reported_at {
+        None => since(failed.finished_at, now) < FAILURE_TTL,
+        Some(told) => since(Some(told), now) < TOLD_AGAIN_WITHIN,
     }
 }
 
@@ -106,12 +118,14 @@ fn is_committed(run: &RunEntry, stored: Option<&Stored>) -> bool {
         // Nothing is left that could be undone: the deletion came after it, and takes all that the object had.
         (Some(PreUpdate), Some(_), None) => true,
         (Some(PreUpdate), Some(admitted), Some(stored)) if stored.uid != admitted.uid => true,
-        (Some(PreCreate), Some(admitted), Some(stored)) if run.target.uid.is_none() => admitted.uid == stored.uid,
-        (Some(PreCreate | PreUpdate), Some(admitted), Some(stored)) => {
+        (Some(PreCreate), _, Some(stored)) if run.target.uid.is_none() => {
+            run.admissions().any(|admitted| admitted.uid == stored.uid)
+        }
+        (Some(PreCreate | PreUpdate), _, Some(stored)) => run.admissions().any(|admitted| {
             admitted.uid == stored.uid
                 && (stored.generation > admitted.generation
                     || (stored.generation == admitted.generation && stored.spec_hash == run.spec_hash))
-        }
+        }),
         _ => false,
     }
 }
@@ -156,6 +170,8 @@ mod tests {
             started_at: Some(at(0)),
             finished_at: (!state.is_open()).then(|| at(10)),
             spec_hash: "s".into(),
+            // That of the first attempt, which a create is stored with only where it needed no second.
+            target: TargetRef { uid: Some("0".into()), ..TargetRef::default() },
             ..RunEntry::default()
         }
     }
@@ -182,14 +198,15 @@ mod tests {
         let mut failed = run(RunState::Failed);
         assert_eq!(next(Some(&failed), None, None, at(11)), Next::Report { run: "r-1".into() });
         assert_eq!(next(Some(&failed), None, None, at(71)), Next::Start { attempt: 2 });
-        failed.reported = true;
-        assert_eq!(next(Some(&failed), None, None, at(11)), Next::Start { attempt: 2 });
+        failed.reported_at = Some(at(11));
+        assert_eq!(next(Some(&failed), None, None, at(11)), Next::Report { run: "r-1".into() });
+        assert_eq!(next(Some(&failed), None, None, at(12)), Next::Start { attempt: 2 });
     }
 
     #[test]
     fn a_new_attempt_waits_until_the_last_one_is_undone() {
         let mut failed = run(RunState::Failed);
-        failed.reported = true;
+        failed.reported_at = Some(at(10));
         failed.compensated_by = Some("u-1".into());
         assert_eq!(next(Some(&failed), None, None, at(11)), Next::AwaitUndo { undo: "u-1".into() });
         assert_eq!(
@@ -214,6 +231,16 @@ mod tests {
         assert_eq!(fate(&run, Some(&stored("a", 1, "s")), at(12), GRACE), Fate::Undecided(Duration::from_secs(39)));
         assert_eq!(fate(&run, Some(&stored("a", 1, "s")), at(51), GRACE), Fate::Abandoned);
         assert_eq!(fate(&run, None, at(51), GRACE), Fate::Abandoned);
+    }
+
+    #[test]
+    fn of_two_creates_that_were_let_through_either_may_be_the_one_that_is_stored() {
+        let first = admitted(run(RunState::Succeeded), "a", 1, 11);
+        let also_admitted = first.admissions_beside("b");
+        let both = RunEntry { also_admitted, ..admitted(first, "b", 1, 12) };
+        assert_eq!(fate(&both, Some(&stored("a", 1, "s")), at(13), GRACE), Fate::Committed);
+        assert_eq!(fate(&both, Some(&stored("b", 1, "s")), at(13), GRACE), Fate::Committed);
+        assert!(matches!(fate(&both, Some(&stored("c", 1, "s")), at(13), GRACE), Fate::Undecided(_)));
     }
 
     #[test]

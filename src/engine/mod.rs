@@ -19,7 +19,7 @@ pub use error::{EngineError, is_status};
 pub use script::PodSettings;
 pub use watch::{follow_replicas, follow_runs};
 
-use crate::api::{Admitted, ObjectRef, PhaseRun, PhaseRunSpec, RunState, StepStatus, TargetRef, labels};
+use crate::api::{Admitted, ObjectRef, Phase, PhaseRun, PhaseRunSpec, RunState, StepStatus, TargetRef, labels};
 use crate::plan::runs::PlannedRun;
 use crate::plan::{key, undo};
 use index::{RunEntry, RunIndex};
@@ -238,17 +238,20 @@ impl Engine {
     /// The run that would undo this one as things are now.
     async fn undoing(&self, run: &PhaseRun, steps: &[StepStatus]) -> Result<Option<PhaseRunSpec>, EngineError> {
         let live = self.live(&run.spec.target).await?;
+        // What a create made may be another object's of that name by now: its UID was that of an attempt. A pre-update
+        // can be run again for its own object alone.
+        let own = |live: &Value| live["metadata"]["uid"].as_str() == run.spec.target.uid.as_deref();
+        let live = live.filter(|live| run.spec.phase == Phase::PreCreate || own(live));
         Ok(undo::undo(&run.name_any(), &run.spec, steps, live.as_ref()))
     }
 
-    /// A target as it is stored now, whatever its kind.
+    /// What is stored under a target's name now, whatever its kind.
     async fn live(&self, target: &TargetRef) -> Result<Option<Value>, EngineError> {
         let what = "read the target of a run";
         let (kind, _) =
             self.kinds.find(&self.client, &target.api_version, &target.kind).await.map_err(EngineError::api(what))?;
         let objects: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), &target.namespace, &kind);
         let found = objects.get_opt(&target.name).await.map_err(EngineError::api(what))?;
-        let found = found.filter(|found| target.uid.is_none() || found.uid() == target.uid);
         Ok(found.and_then(|found| serde_json::to_value(found).ok()))
     }
 
@@ -260,6 +263,9 @@ impl Engine {
         };
         let steps = run.status.clone().unwrap_or_default().steps;
         let undo = self.undoing(&run, &steps).await?.map(|spec| name_of(&spec));
+        if undo.is_none() && run.spec.phase != Phase::PreDelete {
+            outputs::forget(&self.client, &self.settings.namespace, &entry.name).await?;
+        }
         self.mark(entry, json!({"state": RunState::Abandoned, "compensatedBy": undo})).await?;
         match self.read(&entry.name).await? {
             Some(run) => self.undo(&run).await,
@@ -281,7 +287,7 @@ impl Engine {
     /// Notes the request that is let through on the strength of a run.
     pub async fn admit(&self, entry: &RunEntry, uid: &str, generation: i64) -> Result<Arc<RunEntry>, EngineError> {
         let admitted = Admitted { uid: uid.to_owned(), generation, at: Some(execute::now()) };
-        self.mark(entry, json!({"admitted": admitted})).await
+        self.mark(entry, json!({"admitted": admitted, "alsoAdmitted": entry.admissions_beside(uid)})).await
     }
 
     /// Notes that a client was told of a failure.

@@ -2,12 +2,12 @@
 //!
 //! A Secret is owned by its run, so it goes with it.
 
-use super::error::EngineError;
+use super::error::{EngineError, is_status};
 use super::index::RunEntry;
 use crate::api::{PhaseRun, labels};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
-use kube::api::{ObjectMeta, Patch, PatchParams};
+use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams};
 use kube::{Api, Client, Resource, ResourceExt};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -94,6 +94,16 @@ pub async fn keep(
         .await
         .map_err(EngineError::api("keep a step's outputs in a Secret"))?;
     Ok(())
+}
+
+/// Deletes what a run left.
+pub async fn forget(client: &Client, namespace: &str, run: &str) -> Result<(), EngineError> {
+    let secrets: Api<Secret> = Api::namespaced(client.clone(), namespace);
+    match secrets.delete(run, &DeleteParams::default()).await {
+        Ok(_) => Ok(()),
+        Err(error) if is_status(&error, 404) => Ok(()),
+        Err(error) => Err(EngineError::api("delete the outputs that nobody needs any more")(error)),
+    }
 }
 
 /// Everything that these runs left; what a later run of the list left wins.

@@ -43,9 +43,18 @@ pub struct StepPod {
 
 #[derive(Default)]
 struct Connected {
+    /// Whether it is known which pods there were before this process went on with the run.
+    looked_back: bool,
     /// Counts the pods that were lost.
     lost: u32,
     session: Option<Arc<Connection>>,
+}
+
+/// Why a pod's agent does not run.
+enum NotRunning {
+    /// The pod is gone or going; whoever took it away has nothing against another.
+    Deleted,
+    Broken(String),
 }
 
 /// A session and the exec that carries it.
@@ -75,6 +84,11 @@ impl StepPod {
         loop {
             let connection = self.connection().await?;
             match connection.session.run(step.clone()).await {
+                // The pod is being taken away, as when its node is drained: another takes its place.
+                Ok(result) if result.interrupted => {
+                    self.disconnect(&connection).await;
+                    tokio::time::sleep(RECONNECT_AFTER).await;
+                }
                 Ok(result) => return Ok(result),
                 Err(SessionError::Broken { reason }) => {
                     tracing::debug!(run = %self.run.name_any(), step = %step.id.step, reason, "the connection to the step pod broke");
@@ -108,24 +122,34 @@ impl StepPod {
         if let Some(connection) = &connected.session {
             return Ok(connection.clone());
         }
+        if !connected.looked_back {
+            connected.lost = self.newest().await?;
+            connected.looked_back = true;
+        }
         loop {
-            let name = format!("{}-{}-{}", self.run.name_any(), self.index, connected.lost);
+            let name = format!("{}{}", self.prefix(), connected.lost);
             let existed = self.create(&name).await?;
-            let was_running = match self.await_running(&name).await {
-                Ok(()) => true,
+            let reason = match self.await_running(&name).await {
+                Ok(()) => None,
+                Err(NotRunning::Deleted) if connected.lost < LOST_PODS => Some("it was deleted".to_owned()),
                 // A pod found broken had been running once, as far as this process can tell.
-                Err(reason) if existed && connected.lost < LOST_PODS => {
-                    tracing::warn!(pod = name, reason, "the step pod was lost; another takes its place");
-                    connected.lost += 1;
-                    continue;
-                }
-                Err(reason) => {
+                Err(NotRunning::Broken(reason)) if existed && connected.lost < LOST_PODS => Some(reason),
+                Err(not_running) => {
+                    let reason = match not_running {
+                        NotRunning::Deleted => "it was deleted".to_owned(),
+                        NotRunning::Broken(reason) => reason,
+                    };
                     return Err(StepError::Failed(format!(
                         "the step's pod {}/{name} cannot run: {reason}",
                         self.namespace
                     )));
                 }
             };
+            if let Some(reason) = reason {
+                tracing::warn!(pod = name, reason, "the step pod was lost; another takes its place");
+                connected.lost += 1;
+                continue;
+            }
             self.set_waits_for(None);
             match self.connect(&name).await {
                 Ok(connection) => {
@@ -136,7 +160,7 @@ impl StepPod {
                 Err(reason) => {
                     tracing::debug!(pod = name, reason, "the step pod's agent cannot be reached");
                     tokio::time::sleep(RECONNECT_AFTER).await;
-                    if was_running && self.is_broken(&name).await? {
+                    if self.is_broken(&name).await? {
                         if connected.lost >= LOST_PODS {
                             return Err(StepError::Failed(format!(
                                 "the step's pod {}/{name} was lost: {reason}",
@@ -148,6 +172,22 @@ impl StepPod {
                 }
             }
         }
+    }
+
+    fn prefix(&self) -> String {
+        format!("{}-{}-", self.run.name_any(), self.index)
+    }
+
+    /// The number of the newest pod that the run's earlier executor made: the step may be at work in it.
+    async fn newest(&self) -> Result<u32, StepError> {
+        if self.run.status.as_ref().is_none_or(|status| status.executor.is_none()) {
+            return Ok(0);
+        }
+        let of_run = ListParams::default().labels(&format!("{}={}", labels::RUN, labels::value(&self.run.name_any())));
+        let found = self.pods.list_metadata(&of_run).await;
+        let found = found.map_err(StepError::api("the step's pods could not be listed"))?;
+        let number = |name: String| name.strip_prefix(&self.prefix()).and_then(|number| number.parse().ok());
+        Ok(found.iter().filter_map(|pod| number(pod.name_any())).max().unwrap_or(0))
     }
 
     /// Makes the pod; tells whether it was there already.
@@ -170,7 +210,10 @@ impl StepPod {
         match self.pods.create(&PostParams::default(), &pod).await {
             Ok(_) => Ok(false),
             Err(error) if is_status(&error, 409) => {
-                let found = self.pods.get(name).await.map_err(StepError::api("the step's pod could not be read"))?;
+                let found =
+                    self.pods.get_opt(name).await.map_err(StepError::api("the step's pod could not be read"))?;
+                // It may have gone this moment; whoever waits for it then sees that.
+                let Some(found) = found else { return Ok(true) };
                 if found.labels().get(labels::RUN) == Some(&labels::value(&self.run.name_any())) {
                     return Ok(true);
                 }
@@ -186,7 +229,7 @@ impl StepPod {
     }
 
     /// Waits until the agent runs; what stands in its way where it never will.
-    async fn await_running(&self, name: &str) -> Result<(), String> {
+    async fn await_running(&self, name: &str) -> Result<(), NotRunning> {
         let config = watcher::Config::default().fields(&format!("metadata.name={name}"));
         let mut pods = watcher(self.pods.clone(), config).default_backoff().boxed();
         let mut seen = false;
@@ -194,16 +237,19 @@ impl StepPod {
             match pods.try_next().await {
                 Ok(Some(watcher::Event::Apply(pod) | watcher::Event::InitApply(pod))) => {
                     seen = true;
+                    if pod.metadata.deletion_timestamp.is_some() {
+                        return Err(NotRunning::Deleted);
+                    }
                     match pod::state(&pod) {
                         PodState::Running => return Ok(()),
-                        PodState::Broken(reason) => return Err(reason),
+                        PodState::Broken(reason) => return Err(NotRunning::Broken(reason)),
                         PodState::Starting(reason) => self.set_waits_for(reason),
                     }
                 }
-                Ok(Some(watcher::Event::Delete(_))) => return Err("it was deleted".to_owned()),
-                Ok(Some(watcher::Event::InitDone)) if !seen => return Err("it was deleted".to_owned()),
+                Ok(Some(watcher::Event::Delete(_))) => return Err(NotRunning::Deleted),
+                Ok(Some(watcher::Event::InitDone)) if !seen => return Err(NotRunning::Deleted),
                 Ok(Some(watcher::Event::Init | watcher::Event::InitDone)) => {}
-                Ok(None) => return Err("the watch of it ended".to_owned()),
+                Ok(None) => return Err(NotRunning::Broken("the watch of it ended".to_owned())),
                 Err(error) => tracing::debug!(
                     pod = name,
                     error = &error as &dyn std::error::Error,

@@ -1,7 +1,7 @@
 //! What undoes a pre-phase whose change was never stored.
 
 use super::{key, runs};
-use crate::api::{Phase, PhaseRunSpec, RunResource, StepState, StepStatus};
+use crate::api::{Phase, PhaseRunSpec, PhaseRunStatus, RunResource, RunState, StepState, StepStatus};
 use serde_json::Value;
 
 /// The run that undoes `run`, or none where nothing was begun that could be undone. `live` is the target as it is
@@ -44,6 +44,22 @@ pub fn undo(name: &str, run: &PhaseRunSpec, steps: &[StepStatus], live: Option<&
         object,
         old_object,
     })
+}
+
+/// The runs whose outputs nobody needs once `run` has ended like this: they may be secrets, so they do not wait until
+/// the run is history. `ignored` is a failure that lets the change through.
+pub fn useless_outputs(name: &str, run: &PhaseRunSpec, status: &PhaseRunStatus, ignored: bool) -> Vec<String> {
+    match (&run.compensates, status.state, run.phase) {
+        // A pre-update that was run again has left what counts now.
+        (Some(undone), RunState::Succeeded, Phase::PreUpdate) => vec![undone.clone()],
+        (Some(undone), RunState::Succeeded, _) => vec![undone.clone(), name.to_owned()],
+        (None, RunState::Failed, Phase::PreCreate | Phase::PreUpdate)
+            if status.compensated_by.is_none() && !ignored =>
+        {
+            vec![name.to_owned()]
+        }
+        _ => Vec::new(),
+    }
 }
 
 fn leaving(resource: &RunResource) -> Option<RunResource> {
@@ -107,6 +123,23 @@ mod tests {
         let apply = Step { name: "s".into(), apply: Some(Apply::default()), ..Step::default() };
         let run = run(Phase::PreCreate, vec![apply], vec![]);
         assert!(undo("r-1", &run, &ended(StepState::Succeeded), None).unwrap().resources[0].delete_applied);
+    }
+
+    #[test]
+    fn outputs_are_kept_as_long_as_what_undoes_the_run_may_read_them() {
+        let failed = run(Phase::PreCreate, vec![script("s")], vec![script("drop")]);
+        let ended = |state| PhaseRunStatus { state, ..PhaseRunStatus::default() };
+        let promised = PhaseRunStatus { compensated_by: Some("u-1".into()), ..ended(RunState::Failed) };
+        assert!(useless_outputs("r-1", &failed, &promised, false).is_empty());
+        assert!(useless_outputs("r-1", &failed, &ended(RunState::Failed), true).is_empty());
+        assert!(useless_outputs("r-1", &failed, &ended(RunState::Succeeded), false).is_empty());
+        assert_eq!(useless_outputs("r-1", &failed, &ended(RunState::Failed), false), ["r-1"]);
+
+        let undoing = |phase| PhaseRunSpec { compensates: Some("r-1".into()), ..run(phase, vec![], vec![]) };
+        let outputs = |phase, state| useless_outputs("u-1", &undoing(phase), &ended(state), false);
+        assert_eq!(outputs(Phase::PostDelete, RunState::Succeeded), ["r-1", "u-1"]);
+        assert_eq!(outputs(Phase::PreUpdate, RunState::Succeeded), ["r-1"]);
+        assert!(outputs(Phase::PostDelete, RunState::Failed).is_empty());
     }
 
     #[test]

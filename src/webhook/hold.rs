@@ -203,6 +203,9 @@ impl Holder {
         if let Some(undo) = &entry.compensated_by {
             self.wait_for_end(engine, undo, until.min(Instant::now() + AWAIT_UNDO)).await;
         }
+        if entry.reported_at.is_some() {
+            return entry;
+        }
         match engine.reported(&entry).await {
             Ok(entry) => entry,
             Err(error) => {

@@ -9,7 +9,10 @@
 mod applied;
 mod clients;
 mod cluster;
+mod crash;
+mod failing;
 mod faults;
+mod joining;
 mod noops;
 mod orderings;
 mod schema;

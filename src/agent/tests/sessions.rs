@@ -152,6 +152,8 @@ async fn exit_ends_steps_first_and_then_the_agent() {
         two.exit().await.unwrap();
     };
     let (result, ()) = tokio::join!(one.run(counted(&agent, "sleep 60")), exit);
-    assert_error(&result.unwrap(), &["the step was cancelled"]);
+    let result = result.unwrap();
+    assert_error(&result, &["the step was cancelled"]);
+    assert!(result.interrupted, "it was not the step's fault");
     agent.served.await.unwrap();
 }
