@@ -108,13 +108,16 @@ pub fn obstacle(runs: &[Arc<RunEntry>], own: &[&str], stored: Option<&Stored>) -
     })
 }
 
-/// Whether what is stored proves that a run's change was.
+/// Whether what is stored proves that a run's change was, or makes it all the same.
 fn is_committed(run: &RunEntry, stored: Option<&Stored>) -> bool {
     use Phase::{PreCreate, PreDelete, PreUpdate};
     match (run.phase, &run.admitted, stored) {
         // The object was there when the deletion was admitted; that it is gone now is the deletion.
         (Some(PreDelete), Some(admitted), Some(stored)) => stored.uid != admitted.uid || stored.deleting,
         (Some(PreDelete), Some(_), None) => true,
+        // Nothing is left that could be undone: the deletion came after it, and takes all that the object had.
+        (Some(PreUpdate), Some(_), None) => true,
+        (Some(PreUpdate), Some(admitted), Some(stored)) if stored.uid != admitted.uid => true,
         (Some(PreCreate | PreUpdate), _, Some(stored)) => run.admissions().any(|admitted| {
             admitted.uid == stored.uid
                 && (stored.generation > admitted.generation
@@ -249,6 +252,15 @@ mod tests {
         assert_eq!(fate(&update, Some(&stored("a", 4, "t")), at(12), GRACE), Fate::Committed);
         assert!(matches!(fate(&update, Some(&stored("a", 2, "s")), at(12), GRACE), Fate::Undecided(_)));
         assert_eq!(fate(&update, Some(&stored("a", 3, "t")), at(60), GRACE), Fate::Abandoned);
+    }
+
+    #[test]
+    fn an_update_of_what_is_gone_is_decided_and_never_undone() {
+        let update = RunEntry { phase: Some(Phase::PreUpdate), key: "other".into(), ..run(RunState::Succeeded) };
+        let update = admitted(update, "a", 3, 11);
+        assert_eq!(fate(&update, None, at(60), GRACE), Fate::Committed);
+        assert_eq!(fate(&update, Some(&stored("b", 1, "s")), at(60), GRACE), Fate::Committed);
+        assert_eq!(obstacle(&[Arc::new(update)], &["own"], None), None, "the name can be used again at once");
     }
 
     #[test]

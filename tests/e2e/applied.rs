@@ -169,7 +169,7 @@ fn a_plugin_of_create_and_delete_alone_runs_nothing_on_an_update() {
     let workflows = format!("  create: [{}]\n  delete: [{}]", step("made"), step("unmade"));
     let old = space.plugin("old", &applying(&workflows));
     with(&space, "x", &resource("r", &old, "")).ok();
-    assert_eq!(space.get("configmap", "made-x").unwrap()["data"]["phase"], "pre-create");
+    assert_eq!(space.get("configmap", "made-x").unwrap()["data"]["phase"], "PreCreate");
     space.settle("x");
     with(&space, "x", &resource("r", &old, "a: b")).ok();
     assert_eq!(space.settle("x")["metadata"]["generation"], 2);
