@@ -118,9 +118,6 @@ fn is_committed(run: &RunEntry, stored: Option<&Stored>) -> bool {
         // Nothing is left that could be undone: the deletion came after it, and takes all that the object had.
         (Some(PreUpdate), Some(_), None) => true,
         (Some(PreUpdate), Some(admitted), Some(stored)) if stored.uid != admitted.uid => true,
-        (Some(PreCreate), _, Some(stored)) if run.target.uid.is_none() => {
-            run.admissions().any(|admitted| admitted.uid == stored.uid)
-        }
         (Some(PreCreate | PreUpdate), _, Some(stored)) => run.admissions().any(|admitted| {
             admitted.uid == stored.uid
                 && (stored.generation > admitted.generation
