@@ -1,6 +1,7 @@
 //! What a person reads: what failed, why, and what to do next.
 
 use crate::api::{PhaseRunSpec, PhaseRunStatus, RunState, StepState, StepStatus};
+use kube::core::Status;
 use std::error::Error;
 use std::time::Duration;
 
@@ -21,17 +22,18 @@ pub fn with_causes(error: &(dyn Error + 'static)) -> String {
     text
 }
 
-/// What an error says to a person: of an answer of the API server only its message.
+/// What an error says to a person: of an answer of the API server only its message, which its own display repeats.
 fn said(error: &(dyn Error + 'static)) -> String {
-    let answer =
-        error.downcast_ref::<kube::Error>().or_else(|| error.downcast_ref::<Box<kube::Error>>().map(AsRef::as_ref));
+    let answer = match error
+        .downcast_ref::<kube::Error>()
+        .or_else(|| error.downcast_ref::<Box<kube::Error>>().map(AsRef::as_ref))
+    {
+        Some(kube::Error::Api(status)) => Some(status.as_ref()),
+        _ => error.downcast_ref::<Status>().or_else(|| error.downcast_ref::<Box<Status>>().map(AsRef::as_ref)),
+    };
     match answer {
-        Some(kube::Error::Api(status)) if !status.message.is_empty() => status.message.clone(),
-        // Its own display repeats the status as Rust prints it.
-        _ => match error.downcast_ref::<kube::core::Status>() {
-            Some(status) => status.message.clone(),
-            None => error.to_string(),
-        },
+        Some(status) if !status.message.is_empty() => status.message.clone(),
+        _ => error.to_string(),
     }
 }
 
@@ -191,7 +193,7 @@ mod tests {
 
     #[test]
     fn an_answer_of_the_api_server_is_its_message() {
-        let status = kube::core::Status::failure("ingresses is forbidden", "Forbidden").with_code(403);
+        let status = Status::failure("ingresses is forbidden", "Forbidden").with_code(403);
         let error = kube::Error::Api(Box::new(status));
         assert_eq!(with_causes(&error), "ingresses is forbidden");
     }
