@@ -5,6 +5,7 @@ use crate::api::{Admitted, Phase, PhaseRun, RunState, TargetRef, labels};
 use crate::engine::index::RunEntry;
 use crate::engine::life::{self, Fate, Stored};
 use crate::plan::key;
+use futures::{StreamExt, stream};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use kube::runtime::reflector::ObjectRef;
@@ -19,6 +20,8 @@ use tokio::time::Instant;
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// News that come together are looked at together.
 const GATHER: Duration = Duration::from_millis(50);
+/// How many runs are looked at, and told of, at once: a slow answer about one must not keep the others waiting.
+const AT_ONCE: usize = 16;
 /// How often history is tidied.
 const TIDY_EVERY: Duration = Duration::from_secs(30);
 /// Of runs that ended longer ago no event is written: another leader did it.
@@ -34,7 +37,7 @@ pub async fn follow(context: Arc<Context>, sandboxes: SandboxStore, records: Rec
     let mut told = BTreeSet::new();
     loop {
         let open: Vec<Arc<RunEntry>> = context.engine.index.filter(needs_a_look);
-        for run in &open {
+        let looks = open.iter().map(|run| async {
             if let Err(error) = look(&context, &sandboxes, &records, run).await {
                 tracing::warn!(
                     run = run.name,
@@ -42,7 +45,8 @@ pub async fn follow(context: Arc<Context>, sandboxes: SandboxStore, records: Rec
                     "what becomes of a run could not be written down"
                 );
             }
-        }
+        });
+        stream::iter(looks).for_each_concurrent(AT_ONCE, |look| look).await;
         tell(&context, &mut told).await;
         if tidied.elapsed() >= TIDY_EVERY {
             tidied = Instant::now();
@@ -156,14 +160,15 @@ async fn tell(context: &Arc<Context>, told: &mut BTreeSet<(String, bool)>) {
     let now = Timestamp::now();
     let gone = |run: &RunEntry| matches!(run.state, RunState::Abandoned | RunState::Compensated);
     let news = |run: &RunEntry| run.finished_at.is_some() && life::since(run.finished_at, now) < NEWS;
-    for run in context.engine.index.filter(|run| news(run) && !told.contains(&(run.name.clone(), gone(run)))) {
-        told.insert((run.name.clone(), gone(&run)));
-        let Some(phase) = run.phase else { continue };
+    let ended = context.engine.index.filter(|run| news(run) && !told.contains(&(run.name.clone(), gone(run))));
+    told.extend(ended.iter().map(|run| (run.name.clone(), gone(run))));
+    let events = ended.iter().map(|run| async move {
+        let Some(phase) = run.phase else { return };
         let (name, message) = (&run.name, run.message.as_deref().unwrap_or("done"));
         let target = TargetRef { uid: run.uid().map(str::to_owned), ..run.target.clone() };
         let action = format!("{phase:?}");
         let purpose = run.compensates.as_ref().map_or_else(String::new, |of| format!(", undoing {of}"));
-        if gone(&run) {
+        if gone(run) {
             let undo = run.compensated_by.as_ref();
             let undone = undo
                 .map_or_else(|| "there is nothing to undo".to_owned(), |undo| format!("run {undo} undoes what it did"));
@@ -176,7 +181,8 @@ async fn tell(context: &Arc<Context>, told: &mut BTreeSet<(String, bool)>) {
             let note = format!("{phase}{purpose} ran: {message}; run {name}");
             context.recorder.normal(&target, &format!("{phase:?}Succeeded"), &action, &note).await;
         }
-    }
+    });
+    stream::iter(events).for_each_concurrent(AT_ONCE, |event| event).await;
     told.retain(|(name, _)| context.engine.index.get(name).is_some_and(|run| news(&run)));
 }
 

@@ -1,7 +1,7 @@
 //! The `apply` step: objects written with server-side apply as the runner's service account, pruned when they are
 //! no longer made, deleted with their resource.
 
-use super::error::{StepError, is_status};
+use super::error::{StepError, is_status, is_terminating};
 use super::impersonate::ServiceAccount;
 use crate::api::{Apply, ObjectRef, TargetRef, labels};
 use crate::plan::scope::Scope;
@@ -144,6 +144,7 @@ impl Applier<'_> {
     /// Writes the objects, then deletes those of `before` that are not among them. An object that is there already
     /// and belongs to nobody's resource, or to another's, is left alone.
     pub async fn apply(&self, manifests: &[Manifest], before: &BTreeSet<ObjectRef>) -> Result<String, StepError> {
+        let mut applied = 0;
         for manifest in manifests {
             let reference = &manifest.reference;
             if !before.contains(reference)
@@ -156,13 +157,22 @@ impl Applier<'_> {
             params.field_validation = Some(ValidationDirective::Strict);
             let request =
                 self.request(reference).await?.patch(&reference.name, &params, &Patch::Apply(&manifest.object));
-            self.send(request, || format!("{reference} could not be applied")).await?;
+            match self.send(request, || format!("{reference} could not be applied")).await {
+                Ok(_) => applied += 1,
+                // It would be gone at once; failing would keep the namespace, and what is in it, for ever.
+                Err(StepError::Api { source, .. }) if is_terminating(&source) => {}
+                Err(error) => return Err(error),
+            }
         }
         let gone: BTreeSet<_> =
             before.iter().filter(|b| !manifests.iter().any(|m| m.reference == **b)).cloned().collect();
         let pruned = self.delete(&gone, Whose::Resource).await?;
         let pruned = if pruned == 0 { String::new() } else { format!(", {pruned} pruned") };
-        Ok(format!("{} applied{pruned}", manifests.len()))
+        let left = match manifests.len() - applied {
+            0 => String::new(),
+            left => format!(", {left} left out: their namespace is being deleted"),
+        };
+        Ok(format!("{applied} applied{pruned}{left}"))
     }
 
     /// Deletes those of the objects that are this resource's; tells how many there were.

@@ -41,3 +41,27 @@ impl StepError {
 pub fn is_status(error: &kube::Error, code: u16) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == code)
 }
+
+/// Whether an object was refused because its namespace is being deleted.
+pub fn is_terminating(error: &kube::Error) -> bool {
+    let kube::Error::Api(status) = error else { return false };
+    let causes = status.details.iter().flat_map(|details| &details.causes);
+    status.code == 403 && causes.into_iter().any(|cause| cause.reason == "NamespaceTerminating")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_namespace_that_is_being_deleted_is_told_from_a_missing_right() {
+        let forbidden = |details| {
+            let status = json!({"status": "Failure", "reason": "Forbidden", "code": 403, "details": details});
+            kube::Error::Api(Box::new(serde_json::from_value(status).unwrap()))
+        };
+        let causes = json!([{"reason": "NamespaceTerminating", "message": "…", "field": "metadata.namespace"}]);
+        assert!(is_terminating(&forbidden(json!({"name": "a", "kind": "configmaps", "causes": causes}))));
+        assert!(!is_terminating(&forbidden(json!({"name": "a", "kind": "configmaps"}))));
+    }
+}
