@@ -14,7 +14,7 @@ fn each_kind_has_a_short_name_and_columns_worth_reading() {
     apply(&space.sandbox("x", &format!("  resources: [{{name: r, plugin: {plugin}}}]"))).ok();
     let sandbox = space.settle("x");
     let uid = sandbox["metadata"]["uid"].as_str().unwrap();
-    let run = space.run("x", "PreCreate")["metadata"]["name"].as_str().unwrap().to_owned();
+    let run = space.settled_run("x", "PreCreate", "Committed")["metadata"]["name"].as_str().unwrap().to_owned();
     let key = sandbox["status"]["routingKey"].as_str().unwrap();
 
     let shows = |arguments: &[&str], header: &str, cells: &[&str]| {
