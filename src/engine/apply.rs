@@ -1,7 +1,7 @@
 //! The `apply` step: objects written with server-side apply as the runner's service account, pruned when they are
 //! no longer made, deleted with their resource.
 
-use super::error::{StepError, is_status, is_terminating};
+use super::error::{StepError, has_no_namespace, is_status, is_terminating};
 use super::impersonate::ServiceAccount;
 use crate::api::{Apply, ObjectRef, TargetRef, labels};
 use crate::plan::scope::Scope;
@@ -160,7 +160,7 @@ impl Applier<'_> {
             match self.send(request, || format!("{reference} could not be applied")).await {
                 Ok(_) => applied += 1,
                 // It would be gone at once; failing would keep the namespace, and what is in it, for ever.
-                Err(StepError::Api { source, .. }) if is_terminating(&source) => {}
+                Err(StepError::Api { source, .. }) if is_terminating(&source) || self.is_gone(reference, &source) => {}
                 Err(error) => return Err(error),
             }
         }
@@ -170,7 +170,7 @@ impl Applier<'_> {
         let pruned = if pruned == 0 { String::new() } else { format!(", {pruned} pruned") };
         let left = match manifests.len() - applied {
             0 => String::new(),
-            left => format!(", {left} left out: their namespace is being deleted"),
+            left => format!(", {left} left out: their namespace is going or gone"),
         };
         Ok(format!("{applied} applied{pruned}{left}"))
     }
@@ -199,6 +199,11 @@ impl Applier<'_> {
             }
         }
         Ok(deleted)
+    }
+
+    /// Whether an object cannot be because the target's own namespace is gone, and the target with it.
+    fn is_gone(&self, reference: &ObjectRef, error: &kube::Error) -> bool {
+        reference.namespace.as_ref() == Some(&self.target.namespace) && has_no_namespace(error)
     }
 
     fn is_ours(&self, object: &Value) -> bool {

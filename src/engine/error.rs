@@ -45,8 +45,14 @@ pub fn is_status(error: &kube::Error, code: u16) -> bool {
 /// Whether an object was refused because its namespace is being deleted.
 pub fn is_terminating(error: &kube::Error) -> bool {
     let kube::Error::Api(status) = error else { return false };
-    let causes = status.details.iter().flat_map(|details| &details.causes);
-    status.code == 403 && causes.into_iter().any(|cause| cause.reason == "NamespaceTerminating")
+    let mut causes = status.details.iter().flat_map(|details| &details.causes);
+    status.code == 403 && causes.any(|cause| cause.reason == "NamespaceTerminating")
+}
+
+/// Whether an object was refused because there is no such namespace.
+pub fn has_no_namespace(error: &kube::Error) -> bool {
+    let kube::Error::Api(status) = error else { return false };
+    status.code == 404 && status.details.as_ref().is_some_and(|details| details.kind == "namespaces")
 }
 
 #[cfg(test)]
@@ -63,5 +69,16 @@ mod tests {
         let causes = json!([{"reason": "NamespaceTerminating", "message": "…", "field": "metadata.namespace"}]);
         assert!(is_terminating(&forbidden(json!({"name": "a", "kind": "configmaps", "causes": causes}))));
         assert!(!is_terminating(&forbidden(json!({"name": "a", "kind": "configmaps"}))));
+    }
+
+    #[test]
+    fn a_namespace_that_is_gone_is_told_from_an_object_that_is() {
+        let missing = |kind: &str| {
+            let status =
+                json!({"status": "Failure", "reason": "NotFound", "code": 404, "details": {"name": "a", "kind": kind}});
+            kube::Error::Api(Box::new(serde_json::from_value(status).unwrap()))
+        };
+        assert!(has_no_namespace(&missing("namespaces")));
+        assert!(!has_no_namespace(&missing("configmaps")));
     }
 }

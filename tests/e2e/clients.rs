@@ -168,5 +168,5 @@ fn a_namespace_can_be_deleted_though_the_phases_of_its_sandboxes_write_there() {
     kubectl(&["delete", "namespace", &space.namespace, "--timeout=90s"]).ok();
     space.settled_run("x", "PostDelete", "Succeeded");
     let left = space.settled_run("x", "PreDelete", "Committed")["status"]["steps"][0]["message"].clone();
-    assert_eq!(left, "0 applied, 1 left out: their namespace is being deleted");
+    assert_eq!(left, "0 applied, 1 left out: their namespace is going or gone");
 }
