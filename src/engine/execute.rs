@@ -3,28 +3,20 @@
 //! The status in the API server is written before anything is acted on, so that another replica can go on from it at
 //! any point. Only the executor that the status names writes it while the run is open.
 
-use super::apply::{Applier, Whose};
-use super::error::{EngineError, StepError, is_status};
-use super::impersonate::ServiceAccount;
+use super::Engine;
+use super::error::{EngineError, is_status};
+use super::jobs::{Done, Failure, Job};
 use super::outputs::{self, Outputs};
 use super::script::StepPod;
-use super::{Engine, inputs};
 use crate::agent::protocol::LOG_LIMIT;
-use crate::api::{ObjectRef, PhaseRun, PhaseRunStatus, RunResource, RunState, Step, StepKind, StepState, StepStatus};
-use crate::plan::expression::Expression;
-use crate::plan::kinds;
-use crate::plan::scope::{Scope, ScopeBuilder};
-use crate::plan::{changes, message, order, runs, undo};
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
+use crate::api::{ObjectRef, PhaseRun, PhaseRunStatus, RunResource, RunState, StepKind, StepState, StepStatus};
+use crate::plan::{message, order, undo};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::task::JoinSet;
@@ -34,39 +26,15 @@ const DELETE_APPLIED: &str = "delete-applied";
 /// The longest pause between two tries of a step.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(30);
 
-/// What a step that did its work left.
-#[derive(Default)]
-struct Done {
-    message: Option<String>,
-    log: Option<String>,
-    exit_code: Option<i32>,
-    outputs: BTreeMap<String, Vec<u8>>,
-}
-
-/// A step that did not, with what is known of it.
-struct Failure {
-    error: StepError,
-    log: Option<String>,
-    exit_code: Option<i32>,
-}
-
-impl From<StepError> for Failure {
-    fn from(error: StepError) -> Self {
-        Self { error, log: None, exit_code: None }
-    }
-}
-
-type Job = Pin<Box<dyn Future<Output = Result<Done, Failure>> + Send>>;
-
 pub(super) struct Execution {
-    engine: Arc<Engine>,
-    run: PhaseRun,
-    status: PhaseRunStatus,
-    outputs: Arc<Mutex<Outputs>>,
+    pub(super) engine: Arc<Engine>,
+    pub(super) run: PhaseRun,
+    pub(super) status: PhaseRunStatus,
+    pub(super) outputs: Arc<Mutex<Outputs>>,
     /// For each resource that has scripts, its pod.
-    pods: BTreeMap<usize, Arc<StepPod>>,
+    pub(super) pods: BTreeMap<usize, Arc<StepPod>>,
     /// For each entry of `status.steps` its resource and, unless it is [`DELETE_APPLIED`], its step.
-    layout: Vec<(usize, Option<usize>)>,
+    pub(super) layout: Vec<(usize, Option<usize>)>,
 }
 
 /// Executes a run from wherever it stands to its end.
@@ -190,124 +158,6 @@ impl Execution {
             }
             Err(failure) => self.failed(index, failure),
         }
-    }
-
-    /// The work of a step; none where its `when` is false.
-    async fn job(&mut self, index: usize, fresh: bool) -> Result<Option<Job>, Failure> {
-        let (resource_index, step_index) = self.layout[index];
-        let resource = self.run.spec.resources[resource_index].clone();
-        let Some(step) = step_index.map(|s| resource.steps[s].clone()) else {
-            return Ok(Some(self.delete_job(&resource)));
-        };
-        let scope = self.scope(&resource).map_err(|e| StepError::Failed(e.to_string()))?;
-        if fresh && let Some(source) = &step.when {
-            let failed = |e: &dyn std::error::Error| StepError::Failed(format!("when: {e}"));
-            let when = Expression::parse(source).map_err(|e| failed(&e))?;
-            if !when.evaluate_bool_bounded(&scope).await.map_err(|e| failed(&e))? {
-                return Ok(None);
-            }
-        }
-        let seconds = step.timeout_seconds.unwrap_or(self.run.spec.timeout_seconds);
-        if let Some(apply) = &step.apply {
-            let applier = self.applier(&resource);
-            let manifests = applier.get().render(apply, &scope).await?;
-            self.status.steps[index].applied = manifests.iter().map(|m| m.reference.clone()).collect();
-            let before = self.engine.applied_before(&self.run, &resource.name, Some(&step.name));
-            return Ok(Some(Box::pin(async move {
-                let apply = async { applier.get().apply(&manifests, &before).await };
-                let done = tokio::time::timeout(Duration::from_secs(seconds.into()), apply).await;
-                let message = done.map_err(|_| StepError::TimedOut { seconds })??;
-                Ok(Done { message: Some(message), ..Done::default() })
-            })));
-        }
-        self.script_job(index, &resource, &step, seconds, &scope).await.map(Some)
-    }
-
-    async fn script_job(
-        &mut self,
-        index: usize,
-        resource: &RunResource,
-        step: &Step,
-        seconds: u32,
-        scope: &Scope,
-    ) -> Result<Job, Failure> {
-        let (resource_index, _) = self.layout[index];
-        let Some(pod) = self.pods.get(&resource_index).cloned() else {
-            return Err(StepError::Failed("the step has no action that this version of Sluice knows".to_owned()).into());
-        };
-        let attempt = self.status.steps[index].attempt;
-        let known = self.outputs.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let name = self.run.name_any();
-        let command = inputs::run_step((&name, &self.run.spec), resource, step, attempt, seconds, &known, scope)
-            .await
-            .map_err(|e| StepError::Failed(e.to_string()))?;
-        let (client, namespace) = (self.engine.client.clone(), self.engine.settings.namespace.clone());
-        let (run, resource, step) = (self.run.clone(), resource.name.clone(), step.name.clone());
-        Ok(Box::pin(async move {
-            let result = pod.run(&command).await?;
-            let log = Some(result.log.clone()).filter(|log| !log.is_empty());
-            let mut outputs = BTreeMap::new();
-            for (output, content) in &result.outputs {
-                let content =
-                    STANDARD.decode(content).map_err(|e| StepError::Failed(format!("output {output}: {e}")))?;
-                outputs.insert(output.clone(), content);
-            }
-            if !result.succeeded() {
-                let error = result.error.unwrap_or_else(|| match result.exit_code {
-                    Some(code) => format!("exit code {code}"),
-                    None => "ended by a signal".to_owned(),
-                });
-                return Err(Failure { error: StepError::Failed(error), log, exit_code: result.exit_code });
-            }
-            outputs::keep(&client, &namespace, &run, &resource, &step, &outputs)
-                .await
-                .map_err(|e| StepError::Failed(e.to_string()))?;
-            Ok(Done { message: None, log, exit_code: result.exit_code, outputs })
-        }))
-    }
-
-    fn delete_job(&self, resource: &RunResource) -> Job {
-        let objects = self.engine.applied_before(&self.run, &resource.name, None);
-        let whose = if runs::lives_on(&self.run.spec, &resource.name) { Whose::Plugin } else { Whose::Resource };
-        let applier = self.applier(resource);
-        Box::pin(async move {
-            let deleted = applier.get().delete(&objects, whose).await?;
-            Ok(Done { message: Some(format!("{deleted} deleted")), ..Done::default() })
-        })
-    }
-
-    fn applier(&self, resource: &RunResource) -> OwnedApplier {
-        let runner = &resource.runner;
-        OwnedApplier {
-            engine: self.engine.clone(),
-            account: ServiceAccount {
-                namespace: runner.namespace.clone().unwrap_or_else(|| self.engine.settings.namespace.clone()),
-                name: runner.service_account_name.clone().unwrap_or_else(|| "default".to_owned()),
-            },
-            run: self.run.clone(),
-            resource: resource.name.clone(),
-            plugin: resource.plugin.clone(),
-        }
-    }
-
-    fn scope(&self, resource: &RunResource) -> Result<Scope, crate::plan::scope::ScopeError> {
-        let spec = &self.run.spec;
-        let kind = &kinds::SANDBOX;
-        let mut object = spec.object.clone();
-        object["status"] = json!({"routingKey": spec.routing_key});
-        let (old, new) = match spec.phase {
-            crate::api::Phase::PreDelete | crate::api::Phase::PostDelete => (Some(&spec.object), None),
-            _ => (spec.old_object.as_ref(), Some(&spec.object)),
-        };
-        let steps = self.outputs.lock().unwrap_or_else(PoisonError::into_inner).scope(&resource.name);
-        ScopeBuilder::new(kind)
-            .target(object.clone())
-            .old(spec.old_object.clone())
-            .change(changes::change(kind, old, new))
-            .params(json!(resource.params))
-            .steps(steps)
-            .phase(spec.phase)
-            .build()
     }
 
     async fn ended(&mut self, index: usize, result: Result<Done, Failure>, begun: &mut Vec<(usize, Job)>) {
@@ -448,28 +298,6 @@ impl Execution {
             }
         }
         Ok(())
-    }
-}
-
-/// An applier that outlives the borrow of its execution.
-struct OwnedApplier {
-    engine: Arc<Engine>,
-    account: ServiceAccount,
-    run: PhaseRun,
-    resource: String,
-    plugin: String,
-}
-
-impl OwnedApplier {
-    fn get(&self) -> Applier<'_> {
-        Applier {
-            client: &self.engine.client,
-            kinds: &self.engine.kinds,
-            account: self.account.clone(),
-            target: &self.run.spec.target,
-            resource: &self.resource,
-            plugin: &self.plugin,
-        }
     }
 }
 

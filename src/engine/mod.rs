@@ -8,6 +8,7 @@ mod execute;
 mod impersonate;
 pub mod index;
 mod inputs;
+mod jobs;
 pub mod life;
 pub mod outputs;
 mod pod_template;
