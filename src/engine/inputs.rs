@@ -2,7 +2,7 @@
 
 use super::outputs::Outputs;
 use crate::agent::protocol::{InputFile, OutputFile, RunStep, StepId};
-use crate::api::{Input, PhaseRunSpec, RunResource, Step};
+use crate::api::{Input, Phase, PhaseRunSpec, RunResource, Step};
 use crate::plan::expression::{Expression, ExpressionError};
 use crate::plan::scope::Scope;
 use base64::Engine as _;
@@ -32,7 +32,10 @@ pub async fn run_step(
     let mut env = environment(run, resource, step);
     let mut files = Vec::new();
     for input in &step.inputs {
-        let content = content(input, resource, outputs, scope).await?;
+        let content = match content(input, resource, outputs, scope).await {
+            Err(InputError::NoOutput { .. }) if cleans_up(run.1) => Vec::new(),
+            content => content?,
+        };
         let to = input.as_.clone().unwrap_or_default();
         if let Some(path) = to.path {
             files.push(InputFile { path, content: STANDARD.encode(&content) });
@@ -51,6 +54,11 @@ pub async fn run_step(
         outputs: step.outputs.iter().map(output).collect(),
         timeout_seconds,
     })
+}
+
+/// Whether a run takes away what was made. Not all of it may have been, and what is there must go all the same.
+fn cleans_up(run: &PhaseRunSpec) -> bool {
+    run.compensates.is_some() || matches!(run.phase, Phase::PreDelete | Phase::PostDelete)
 }
 
 async fn content(

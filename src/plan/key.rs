@@ -12,8 +12,10 @@ pub fn key(phase: Phase, target: &TargetRef, object: &Value, resources: &[RunRes
     let uid = if phase == Phase::PreCreate { None } else { target.uid.as_deref() };
     // A deletion is one, whatever the spec is when it is asked for.
     let spec = if matches!(phase, Phase::PreDelete | Phase::PostDelete) { &Value::Null } else { &object["spec"] };
-    let names: Vec<_> =
-        resources.iter().map(|r| json!({"name": r.name, "plugin": r.plugin, "steps": r.steps})).collect();
+    let names: Vec<_> = resources
+        .iter()
+        .map(|r| json!({"name": r.name, "plugin": r.plugin, "runner": r.runner, "steps": r.steps}))
+        .collect();
     let identity = json!({
         "phase": phase, "apiVersion": target.api_version, "kind": target.kind,
         "namespace": target.namespace, "name": target.name, "uid": uid, "spec": spec, "resources": names,
@@ -70,6 +72,7 @@ fn feed(digest: &mut Sha256, value: &Value) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::Runner;
 
     fn target(uid: &str) -> TargetRef {
         TargetRef { namespace: "shop".into(), name: "x".into(), uid: Some(uid.into()), ..TargetRef::default() }
@@ -87,6 +90,10 @@ mod tests {
         let object = json!({"spec": {"a": 1}});
         let base = key(Phase::PreUpdate, &target("1"), &object, &[]);
         let resource = RunResource { name: "db".into(), ..RunResource::default() };
+        let runner = Runner { image: Some("other".into()), ..Runner::default() };
+        let mended = RunResource { runner, ..resource.clone() };
+        let with = |resource: &RunResource| key(Phase::PreUpdate, &target("1"), &object, &[resource.clone()]);
+        assert_ne!(with(&resource), with(&mended));
         assert_ne!(base, key(Phase::PreUpdate, &target("1"), &json!({"spec": {"a": 2}}), &[]));
         assert_ne!(base, key(Phase::PreUpdate, &target("2"), &object, &[]));
         assert_ne!(base, key(Phase::PostUpdate, &target("1"), &object, &[]));

@@ -90,15 +90,18 @@ impl PluginAdmission {
         let sandboxes: Api<DynamicObject> = Api::all_with(self.client.clone(), &sandbox_resource());
         let records: Api<SandboxRecord> = Api::all(self.client.clone());
         let mut users = BTreeSet::new();
-        let mut stored = pages(sandboxes, |sandbox: DynamicObject| serde_json::to_value(sandbox).unwrap_or_default())
-            .chain(pages(records, |record: SandboxRecord| record.spec.stored))
-            .boxed();
+        let mut stored =
+            pages(sandboxes, |sandbox: DynamicObject| serde_json::to_value(sandbox).unwrap_or_default()).boxed();
         while let Some(object) = stored.try_next().await? {
-            if self.uses(&object, plugin) {
+            if users.len() < NAMED && self.uses(&object, plugin) {
                 users.insert(format!("sandbox {}", runs::target(&object)));
             }
-            if users.len() >= NAMED {
-                break;
+        }
+        let mut recorded = pages(records, |record: SandboxRecord| record.spec.stored).boxed();
+        while let Some(object) = recorded.try_next().await? {
+            let user = format!("sandbox {}", runs::target(&object));
+            if users.len() < NAMED && !users.contains(&user) && self.uses(&object, plugin) {
+                users.insert(format!("{user} (deleted, but its last phases are still to run)"));
             }
         }
         Ok(users.into_iter().collect())
