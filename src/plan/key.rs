@@ -92,7 +92,8 @@ mod tests {
         let resource = RunResource { name: "db".into(), ..RunResource::default() };
         let runner = Runner { image: Some("other".into()), ..Runner::default() };
         let mended = RunResource { runner, ..resource.clone() };
-        let with = |resource: &RunResource| key(Phase::PreUpdate, &target("1"), &object, &[resource.clone()]);
+        let with =
+            |resource: &RunResource| key(Phase::PreUpdate, &target("1"), &object, std::slice::from_ref(resource));
         assert_ne!(with(&resource), with(&mended));
         assert_ne!(base, key(Phase::PreUpdate, &target("1"), &json!({"spec": {"a": 2}}), &[]));
         assert_ne!(base, key(Phase::PreUpdate, &target("2"), &object, &[]));
