@@ -114,6 +114,11 @@ fn deployment(
     if let Value::Object(own) = own_labels(owner, fork) {
         template_labels.extend(own);
     }
+    // What a patch must not bring back: the baseline's Services would lead to the fork.
+    let own = own_labels(owner, fork);
+    let is_kept = |label: &String| selected.contains(label.as_str()) || own.get(label).is_some();
+    let kept: Vec<(String, Value)> =
+        template_labels.iter().filter(|(label, _)| is_kept(label)).map(|(l, v)| (l.clone(), v.clone())).collect();
     spec["template"]["metadata"]["labels"] = Value::Object(template_labels);
     if let Some(metadata) = spec["template"]["metadata"].as_object_mut() {
         metadata.remove("creationTimestamp");
@@ -122,6 +127,10 @@ fn deployment(
     let mut deployment = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {}, "spec": spec});
     if let Some(patch) = fork.customizations.as_ref().and_then(|c| c.patch.as_ref()) {
         patched(&mut deployment, patch)?;
+        deployment["spec"]["selector"] = json!({"matchLabels": selector(owner, fork)});
+        for (label, value) in kept {
+            deployment["spec"]["template"]["metadata"]["labels"][&label] = value;
+        }
     }
     deployment["apiVersion"] = json!("apps/v1");
     deployment["kind"] = json!("Deployment");
@@ -263,7 +272,13 @@ fn patched(deployment: &mut Value, patch: &Patch) -> Result<(), ForkError> {
             json_patch::patch(deployment, &operations).map_err(|e| failed(e.to_string()))?;
         }
     }
-    Ok(())
+    let needed = ["", "/spec", "/spec/template", "/spec/template/metadata", "/spec/template/metadata/labels"];
+    match needed.iter().find(|path| !deployment.pointer(path).is_some_and(Value::is_object)) {
+        None => Ok(()),
+        Some(path) => {
+            Err(failed(format!("what it leaves is no Deployment: {:?} must be an object", path.replace('/', "."))))
+        }
+    }
 }
 
 /// Whether a fork runs as it should; what it waits for where not. The rules of `kubectl rollout status`.
@@ -334,6 +349,18 @@ mod tests {
     }
 
     #[test]
+    fn no_patch_brings_the_baselines_labels_back() {
+        let patch = "patch: {type: merge, value: 'spec: {selector: {matchLabels: {app: cart}}, template: {metadata: {labels: {app: cart, more: a}}}}'}";
+        let made = made(&format!("{{forkOf: {{kind: Deployment, name: cart}}, customizations: {{{patch}}}}}")).unwrap();
+        let labels = &made[0]["spec"]["template"]["metadata"]["labels"];
+        assert_eq!((&labels["app"], &labels["more"]), (&json!("cart-feature-x"), &json!("a")));
+        assert_eq!(
+            made[0]["spec"]["selector"],
+            json!({"matchLabels": selector(OWNER, &fork("forkOf: {kind: Deployment, name: cart}"))})
+        );
+    }
+
+    #[test]
     fn each_service_that_leads_to_the_baseline_is_forked() {
         let made = made("forkOf: {kind: Deployment, name: cart}").unwrap();
         assert_eq!(made.len(), 2);
@@ -369,6 +396,11 @@ mod tests {
         "customizations.env[0].container: the workload has no container \"side\" (it has main)"
     )]
     #[case("patch: {type: json, value: '[{op: remove, path: /spec/none}]'}", "customizations.patch.value: ")]
+    #[case("patch: {type: merge, value: 'text'}", "customizations.patch.value: what it leaves is no Deployment")]
+    #[case(
+        "patch: {type: merge, value: 'spec: {template: {metadata: {labels: text}}}'}",
+        "customizations.patch.value: what it leaves is no Deployment: \".spec.template.metadata.labels\" must be an object"
+    )]
     fn what_does_not_fit_is_named(#[case] customizations: &str, #[case] message: &str) {
         let error =
             made(&format!("{{forkOf: {{kind: Deployment, name: cart}}, customizations: {{{customizations}}}}}"))

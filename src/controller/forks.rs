@@ -10,7 +10,8 @@ use k8s_openapi::ByteString;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Pod, Secret, Service};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PropagationPolicy};
-use kube::{Api, ResourceExt};
+use kube::{Api, Resource, ResourceExt};
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,7 +31,8 @@ pub async fn reconcile(context: &Context, object: &Value, routing_key: &str) -> 
     let spec: SandboxSpec =
         serde::Deserialize::deserialize(&object["spec"]).map_err(ControllerError::shape("the sandbox's spec"))?;
     let uid = target.uid.clone().unwrap_or_default();
-    let secret = labels::name(&format!("{}-outputs", target.name), 253);
+    // Nobody can know this name before the sandbox is there, so no Secret of another's stands in its place.
+    let secret = labels::name(&format!("{}-outputs-{}", target.name, labels::short_hash(&uid)), 253);
     let owner = Owner { name: &target.name, uid: &uid, namespace: &target.namespace, routing_key, outputs: &secret };
     let deployments: Api<Deployment> = Api::namespaced(context.client.clone(), &target.namespace);
     let services: Api<Service> = Api::namespaced(context.client.clone(), &target.namespace);
@@ -49,19 +51,14 @@ pub async fn reconcile(context: &Context, object: &Value, routing_key: &str) -> 
                 for object in objects {
                     let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
                     let kind = object["kind"].as_str().unwrap_or_default().to_owned();
-                    let params = PatchParams::apply(labels::MANAGER).force();
-                    if kind == "Deployment" {
-                        let applied = deployments
-                            .patch(&name, &params, &Patch::Apply(&object))
-                            .await
-                            .map_err(ControllerError::api("write a fork's Deployment"))?;
-                        waits = waits.or(fork::readiness(&applied).err());
+                    let refusal = if kind == "Deployment" {
+                        let written = write(&deployments, &uid, &object).await?;
+                        waits = waits.or(written.as_ref().ok().and_then(|fork| fork::readiness(fork).err()));
+                        written.err()
                     } else {
-                        services
-                            .patch(&name, &params, &Patch::Apply(&object))
-                            .await
-                            .map_err(ControllerError::api("write a fork's Service"))?;
-                    }
+                        write(&services, &uid, &object).await?.err()
+                    };
+                    invalid = invalid.or(refusal.map(|why| format!("spec.forks[{index}]: {why}")));
                     wanted.insert((kind, name));
                 }
             }
@@ -80,6 +77,29 @@ pub async fn reconcile(context: &Context, object: &Value, routing_key: &str) -> 
         (None, Some(what)) => Forks::Progressing(what),
         (None, None) => Forks::Ready,
     })
+}
+
+/// Writes one object of a fork; tells why it cannot be where another's stands in its place, or the API server refuses
+/// it.
+async fn write<K>(api: &Api<K>, uid: &str, object: &Value) -> Result<Result<K, String>, ControllerError>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
+{
+    let name = object["metadata"]["name"].as_str().unwrap_or_default();
+    let kind = K::kind(&());
+    let found = api.get_metadata_opt(name).await.map_err(ControllerError::api("read what stands in a fork's place"))?;
+    if found.is_some_and(|found| found.labels().get(labels::SANDBOX_UID).is_none_or(|owner| owner != uid)) {
+        return Ok(Err(format!(
+            "{kind} {name} exists already and is not this sandbox's: delete it, or give the sandbox another name"
+        )));
+    }
+    match api.patch(name, &PatchParams::apply(labels::MANAGER).force(), &Patch::Apply(object)).await {
+        Ok(written) => Ok(Ok(written)),
+        Err(kube::Error::Api(status)) if matches!(status.code, 400 | 403 | 422) => {
+            Ok(Err(format!("{kind} {name} was refused: {}", status.message)))
+        }
+        Err(error) => Err(ControllerError::api("write what a fork consists of")(error)),
+    }
 }
 
 async fn list_services(services: &Api<Service>) -> Result<Vec<Value>, ControllerError> {

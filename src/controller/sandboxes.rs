@@ -24,6 +24,8 @@ use std::time::Duration;
 
 /// Everything is looked at again this often, in case an event was lost.
 const RESYNC: Duration = Duration::from_secs(600);
+/// How often a fork that cannot be made is tried again.
+const LOOK_AGAIN: Duration = Duration::from_secs(10);
 /// Reconciles at once.
 const CONCURRENCY: u16 = 32;
 
@@ -97,7 +99,9 @@ async fn reconcile(object: Arc<DynamicObject>, context: Arc<Context>) -> Result<
         write_status(&context, &fresh, &target, &record, &forks, &progress).await?;
     }
     let ttl = time_to_live(&object, &record.spec, Timestamp::now());
-    Ok(Action::requeue([after, ttl].into_iter().flatten().fold(RESYNC, Duration::min)))
+    // What is in the way may go without an event that would lead here.
+    let again = matches!(forks, Forks::Invalid(_)).then_some(LOOK_AGAIN);
+    Ok(Action::requeue([after, ttl, again].into_iter().flatten().fold(RESYNC, Duration::min)))
 }
 
 /// The record of a sandbox, made where there is none and brought up to date.

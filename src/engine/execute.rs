@@ -57,13 +57,16 @@ impl Execution {
         status.started_at.get_or_insert_with(now);
         let earlier = engine.earlier_runs(&run);
         let outputs = outputs::load(&engine.client, &engine.settings.namespace, &earlier).await?;
+        let shared = Arc::new(run.clone());
         let pods = run
             .spec
             .resources
             .iter()
             .enumerate()
             .filter(|(_, resource)| resource.steps.iter().any(|step| step.script.is_some()))
-            .map(|(index, _)| (index, Arc::new(StepPod::new(engine.client.clone(), engine.pods.clone(), &run, index))))
+            .map(|(index, _)| {
+                (index, Arc::new(StepPod::new(engine.client.clone(), engine.pods.clone(), &shared, index)))
+            })
             .collect();
         Ok(Self { engine, run, status, outputs: Arc::new(Mutex::new(outputs)), pods, layout })
     }

@@ -5,14 +5,14 @@ use super::error::StepError;
 use super::execute::Execution;
 use super::impersonate::ServiceAccount;
 use super::{Engine, inputs, outputs};
-use crate::api::{PhaseRun, RunResource, Step};
+use crate::api::{RunResource, Step, TargetRef};
 use crate::plan::expression::Expression;
 use crate::plan::kinds;
 use crate::plan::scope::{Scope, ScopeBuilder};
 use crate::plan::{changes, runs};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use kube::ResourceExt;
+use kube::{Resource, ResourceExt};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -95,7 +95,7 @@ impl Execution {
             .await
             .map_err(|e| StepError::Failed(e.to_string()))?;
         let (client, namespace) = (self.engine.client.clone(), self.engine.settings.namespace.clone());
-        let (run, resource, step) = (self.run.clone(), resource.name.clone(), step.name.clone());
+        let (owner, resource, step) = (self.run.controller_owner_ref(&()), resource.name.clone(), step.name.clone());
         Ok(Box::pin(async move {
             let result = pod.run(&command).await?;
             let log = Some(result.log.clone()).filter(|log| !log.is_empty());
@@ -112,7 +112,7 @@ impl Execution {
                 });
                 return Err(Failure { error: StepError::Failed(error), log, exit_code: result.exit_code });
             }
-            outputs::keep(&client, &namespace, &run, &resource, &step, &outputs)
+            outputs::keep(&client, &namespace, (&name, owner), (&resource, &step), &outputs)
                 .await
                 .map_err(|e| StepError::Failed(e.to_string()))?;
             Ok(Done { message: None, log, exit_code: result.exit_code, outputs })
@@ -137,7 +137,7 @@ impl Execution {
                 namespace: runner.namespace.clone().unwrap_or_else(|| self.engine.settings.namespace.clone()),
                 name: runner.service_account_name.clone().unwrap_or_else(|| "default".to_owned()),
             },
-            run: self.run.clone(),
+            target: self.run.spec.target.clone(),
             resource: resource.name.clone(),
             plugin: resource.plugin.clone(),
         }
@@ -168,7 +168,7 @@ impl Execution {
 struct OwnedApplier {
     engine: Arc<Engine>,
     account: ServiceAccount,
-    run: PhaseRun,
+    target: TargetRef,
     resource: String,
     plugin: String,
 }
@@ -179,7 +179,7 @@ impl OwnedApplier {
             client: &self.engine.client,
             kinds: &self.engine.kinds,
             account: self.account.clone(),
-            target: &self.run.spec.target,
+            target: &self.target,
             resource: &self.resource,
             plugin: &self.plugin,
         }

@@ -14,6 +14,9 @@ pub const FAILURE_TTL: Duration = Duration::from_secs(60);
 /// when its copy of the object was not the newest, denied or not; that is no new try. No person is as fast.
 pub const TOLD_AGAIN_WITHIN: Duration = Duration::from_secs(1);
 
+/// After this long an undo that is not there is history, not late.
+const UNDO_WRITTEN_WITHIN: Duration = Duration::from_secs(600);
+
 /// What a request for a change does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
@@ -93,11 +96,14 @@ pub enum Obstacle {
 
 /// The first obstacle to a change with these keys. `runs` are all of the target's name; `stored` is the target as the
 /// request shows it.
-pub fn obstacle(runs: &[Arc<RunEntry>], own: &[&str], stored: Option<&Stored>) -> Option<Obstacle> {
+pub fn obstacle(runs: &[Arc<RunEntry>], own: &[&str], stored: Option<&Stored>, now: Timestamp) -> Option<Obstacle> {
     runs.iter().filter(|run| !own.contains(&run.key.as_str())).find_map(|run| {
         let pre = run.phase.is_some_and(Phase::is_pre) && run.compensates.is_none();
         if run.state.is_open() && (pre || run.compensates.is_some()) {
             return Some(Obstacle::Open(run.name.clone()));
+        }
+        if let Some(undo) = promised_undo(run, runs, now) {
+            return Some(Obstacle::Open(undo));
         }
         let passed = run.state == RunState::Succeeded || (run.state == RunState::Failed && run.ignorable);
         if !pre || !passed || is_committed(run, stored) {
@@ -106,6 +112,14 @@ pub fn obstacle(runs: &[Arc<RunEntry>], own: &[&str], stored: Option<&Stored>) -
         let name = run.name.clone();
         Some(if run.admitted.is_some() { Obstacle::Undecided(name) } else { Obstacle::Superseded(name) })
     })
+}
+
+/// The undo that a run promises and that is not written yet; one that is written is an obstacle of its own.
+fn promised_undo(run: &RunEntry, runs: &[Arc<RunEntry>], now: Timestamp) -> Option<String> {
+    let undo = run.compensated_by.as_ref()?;
+    let owed = matches!(run.state, RunState::Failed | RunState::Abandoned);
+    let written = runs.iter().any(|other| other.name == *undo);
+    (owed && !written && since(run.finished_at, now) < UNDO_WRITTEN_WITHIN).then(|| undo.clone())
 }
 
 /// Whether what is stored proves that a run's change was, or makes it all the same.
@@ -260,7 +274,7 @@ mod tests {
         let update = admitted(update, "a", 3, 11);
         assert_eq!(fate(&update, None, at(60), GRACE), Fate::Committed);
         assert_eq!(fate(&update, Some(&stored("b", 1, "s")), at(60), GRACE), Fate::Committed);
-        assert_eq!(obstacle(&[Arc::new(update)], &["own"], None), None, "the name can be used again at once");
+        assert_eq!(obstacle(&[Arc::new(update)], &["own"], None, at(12)), None, "the name can be used again at once");
     }
 
     #[test]
@@ -291,14 +305,21 @@ mod tests {
     fn another_change_waits_until_the_one_before_it_is_decided() {
         let other = |run: RunEntry| vec![Arc::new(RunEntry { key: "other".into(), ..run })];
         let name = || "r-1".to_owned();
-        assert_eq!(obstacle(&other(run(RunState::Running)), &["own"], None), Some(Obstacle::Open(name())));
-        assert_eq!(obstacle(&other(run(RunState::Running)), &["other"], None), None);
-        assert_eq!(obstacle(&other(run(RunState::Succeeded)), &["own"], None), Some(Obstacle::Superseded(name())));
+        assert_eq!(obstacle(&other(run(RunState::Running)), &["own"], None, at(12)), Some(Obstacle::Open(name())));
+        assert_eq!(obstacle(&other(run(RunState::Running)), &["other"], None, at(12)), None);
+        assert_eq!(
+            obstacle(&other(run(RunState::Succeeded)), &["own"], None, at(12)),
+            Some(Obstacle::Superseded(name()))
+        );
         let let_through = other(admitted(run(RunState::Succeeded), "a", 1, 11));
-        assert_eq!(obstacle(&let_through, &["own"], None), Some(Obstacle::Undecided(name())));
-        assert_eq!(obstacle(&let_through, &["own"], Some(&stored("a", 1, "s"))), None);
-        assert_eq!(obstacle(&other(run(RunState::Committed)), &["own"], None), None);
+        assert_eq!(obstacle(&let_through, &["own"], None, at(12)), Some(Obstacle::Undecided(name())));
+        assert_eq!(obstacle(&let_through, &["own"], Some(&stored("a", 1, "s")), at(12)), None);
+        assert_eq!(obstacle(&other(run(RunState::Committed)), &["own"], None, at(12)), None);
         let post = RunEntry { phase: Some(Phase::PostCreate), ..run(RunState::Running) };
-        assert_eq!(obstacle(&other(post), &["own"], None), None);
+        assert_eq!(obstacle(&other(post), &["own"], None, at(12)), None);
+
+        let promised = other(RunEntry { compensated_by: Some("u-1".into()), ..run(RunState::Abandoned) });
+        assert_eq!(obstacle(&promised, &["own"], None, at(12)), Some(Obstacle::Open("u-1".into())));
+        assert_eq!(obstacle(&promised, &["own"], None, at(9999)), None);
     }
 }

@@ -4,11 +4,12 @@
 
 use super::error::{EngineError, is_status};
 use super::index::RunEntry;
-use crate::api::{PhaseRun, labels};
+use crate::api::labels;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams};
-use kube::{Api, Client, Resource, ResourceExt};
+use kube::{Api, Client};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -65,9 +66,8 @@ pub fn secret_key(resource: &str, step: &str, output: &str) -> String {
 pub async fn keep(
     client: &Client,
     namespace: &str,
-    run: &PhaseRun,
-    resource: &str,
-    step: &str,
+    (name, owner): (&str, Option<OwnerReference>),
+    (resource, step): (&str, &str),
     outputs: &BTreeMap<String, Vec<u8>>,
 ) -> Result<(), EngineError> {
     if outputs.is_empty() {
@@ -76,21 +76,20 @@ pub async fn keep(
     let secrets: Api<Secret> = Api::namespaced(client.clone(), namespace);
     let data: BTreeMap<String, ByteString> =
         outputs.iter().map(|(name, content)| (secret_key(resource, step, name), ByteString(content.clone()))).collect();
-    let name = run.name_any();
     // A manager for each step: server-side apply of another step's outputs then leaves these alone.
     let manager = labels::value(&format!("sluice-{resource}-{step}"));
     let secret = Secret {
         metadata: ObjectMeta {
-            name: Some(name.clone()),
-            labels: Some([(labels::RUN.to_owned(), name.clone())].into()),
-            owner_references: run.controller_owner_ref(&()).map(|owner| vec![owner]),
+            name: Some(name.to_owned()),
+            labels: Some([(labels::RUN.to_owned(), name.to_owned())].into()),
+            owner_references: owner.map(|owner| vec![owner]),
             ..ObjectMeta::default()
         },
         data: Some(data),
         ..Secret::default()
     };
     secrets
-        .patch(&name, &PatchParams::apply(&manager).force(), &Patch::Apply(&secret))
+        .patch(name, &PatchParams::apply(&manager).force(), &Patch::Apply(&secret))
         .await
         .map_err(EngineError::api("keep a step's outputs in a Secret"))?;
     Ok(())

@@ -33,7 +33,7 @@ pub struct StepPod {
     pods: Api<Pod>,
     namespace: String,
     settings: Arc<PodSettings>,
-    run: PhaseRun,
+    run: Arc<PhaseRun>,
     resource: RunResource,
     index: usize,
     connected: Mutex<Connected>,
@@ -64,7 +64,7 @@ struct Connection {
 }
 
 impl StepPod {
-    pub fn new(client: Client, settings: Arc<PodSettings>, run: &PhaseRun, index: usize) -> Self {
+    pub fn new(client: Client, settings: Arc<PodSettings>, run: &Arc<PhaseRun>, index: usize) -> Self {
         let resource = run.spec.resources[index].clone();
         let namespace = resource.runner.namespace.clone().unwrap_or_else(|| settings.own_namespace.clone());
         Self {

@@ -20,6 +20,8 @@ use tokio::time::Instant;
 
 /// The pause before a client comes again that could not be served now.
 const BUSY_RETRY: Duration = Duration::from_secs(2);
+/// A run is one object in the API server, and its steps are worked at in one process.
+const MOST_STEPS: usize = 256;
 /// Longer warnings are cut by some clients.
 const WARNING_LIMIT: usize = 256;
 
@@ -98,6 +100,12 @@ impl Admission {
             (Err(_), Change::Delete { .. }) => Vec::new(),
             (Err(error), _) => return Err(Answer::deny(message::cut(&error.to_string(), message::DENIAL_LIMIT))),
         };
+        let steps: usize = planned.iter().flat_map(|run| &run.resources).map(|resource| resource.steps.len()).sum();
+        if steps > MOST_STEPS && !matches!(change, Change::Delete { .. }) {
+            return Err(Answer::deny(format!(
+                "spec.resources: this change would run {steps} steps, and at most {MOST_STEPS} are run for one: give the sandbox fewer resources at a time, or the plugins fewer steps"
+            )));
+        }
         if let Change::Create { new } | Change::Update { new, .. } = change {
             if let Some(resource) = runs::unpinned(new) {
                 return Err(busy(&format!("which version resource {resource:?} means by @latest is not known yet")));

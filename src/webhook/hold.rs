@@ -150,7 +150,7 @@ impl Holder {
         let mut changes = engine.index.changes();
         loop {
             let runs = engine.index.of_name(&target.namespace, &target.name);
-            let Some(obstacle) = life::obstacle(&runs, keys, stored) else { return Ok(None) };
+            let Some(obstacle) = life::obstacle(&runs, keys, stored, Timestamp::now()) else { return Ok(None) };
             match &obstacle {
                 Obstacle::Superseded(run) => {
                     if let Some(entry) = engine.index.get(run) {

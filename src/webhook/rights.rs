@@ -35,8 +35,8 @@ pub struct RightsError {
     source: Box<kube::Error>,
 }
 
-/// The rights that a change needs: `use` of each plugin whose resource is new or changed, and the creation of each
-/// workload whose fork is.
+/// The rights that a change needs: `use` of each plugin whose resource is new or changed, and the creation of
+/// workloads and of Services where a fork is.
 pub fn needed(namespace: &str, old: &Value, new: &Value, plugin_of: impl Fn(&str) -> Option<String>) -> Vec<Right> {
     let list = |object: &Value, field: &str| object["spec"][field].as_array().cloned().unwrap_or_default();
     let mut rights = Vec::new();
@@ -58,14 +58,16 @@ pub fn needed(namespace: &str, old: &Value, new: &Value, plugin_of: impl Fn(&str
     }
     let before = list(old, "forks");
     if let Some(index) = list(new, "forks").iter().position(|fork| !before.contains(fork)) {
-        rights.push(Right {
-            verb: "create",
-            group: "apps",
-            resource: "deployments",
-            namespace: Some(namespace.to_owned()),
-            name: None,
-            field: format!("spec.forks[{index}].forkOf"),
-        });
+        for (group, resource) in [("apps", "deployments"), ("", "services")] {
+            rights.push(Right {
+                verb: "create",
+                group,
+                resource,
+                namespace: Some(namespace.to_owned()),
+                name: None,
+                field: format!("spec.forks[{index}].forkOf"),
+            });
+        }
     }
     rights
 }
@@ -75,8 +77,9 @@ impl Right {
     pub fn refusal(&self, user: &str) -> String {
         let name = self.name.as_ref().map_or_else(String::new, |name| format!(" {name:?}"));
         let place = self.namespace.as_ref().map_or_else(String::new, |ns| format!(" in namespace {ns:?}"));
+        let dot = if self.group.is_empty() { "" } else { "." };
         format!(
-            "{}: {user:?} may not {} {}.{}{name}{place}; ask a cluster admin for a role with verb \"{}\" on it",
+            "{}: {user:?} may not {} {}{dot}{}{name}{place}; ask a cluster admin for a role with verb \"{}\" on it",
             self.field, self.verb, self.resource, self.group, self.verb
         )
     }
