@@ -12,6 +12,7 @@ mod cluster;
 mod crash;
 mod failing;
 mod faults;
+mod forks;
 mod joining;
 mod noops;
 mod orderings;
