@@ -9,7 +9,7 @@ const NAME: &str = "^[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?$";
 const NAME_IS: &str = "letters, digits, - and _, a letter or digit first and last";
 /// Files of scripts: never in the root folder, never hidden.
 const FILE: &str = "^(/[A-Za-z0-9_-][A-Za-z0-9_.-]*){2,}$";
-const FILE_IS: &str = "an absolute path at least two levels deep, as in /work/file, of letters, digits, _, - and .";
+const FILE_IS: &str = "an absolute path at least two levels deep, as in /out/file, of letters, digits, _, - and .";
 
 /// What a resource is made of: a runner and a workflow for each of the six phases.
 ///
