@@ -112,6 +112,8 @@ fn two_sandboxes_that_want_the_same_object_do_not_overwrite_each_other() {
     assert_eq!(value(&space, "same"), "first");
 
     delete(&space, "first");
+    // What it applied goes in its post-delete, after the command.
+    space.settled_run("first", "PostDelete", "Succeeded");
     with(&space, "second", &resource("r", &each, "names: same, value: second")).ok();
     assert_eq!(value(&space, "same"), "second");
 }
