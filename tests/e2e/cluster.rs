@@ -158,6 +158,28 @@ impl Space {
         )
     }
 
+    /// A Deployment of this namespace to fork, whose pods carry the label `app: NAME` and end at once.
+    pub fn workload(&self, name: &str, replicas: u32) {
+        apply(&format!(
+            "
+apiVersion: apps/v1
+kind: Deployment
+metadata: {{name: {name}, namespace: {namespace}}}
+spec:
+  replicas: {replicas}
+  selector: {{matchLabels: {{app: {name}}}}}
+  template:
+    metadata: {{labels: {{app: {name}}}}}
+    spec:
+      terminationGracePeriodSeconds: 1
+      containers: [{{name: main, image: '{image}', command: [sleep, '3600']}}]
+",
+            namespace = self.namespace,
+            image = step_image()
+        ))
+        .ok();
+    }
+
     /// An object of this namespace.
     pub fn get(&self, kind: &str, name: &str) -> Option<Value> {
         get(&["-n", &self.namespace, kind, name])

@@ -1,29 +1,18 @@
 //! Forks beside what is there already: nothing of another's is taken over, and what cannot be is said.
 
-use crate::cluster::{Space, apply, condition, eventually, kubectl, step_image};
+use crate::cluster::{Space, apply, condition, eventually, kubectl};
 use std::time::Duration;
 
 fn baseline(space: &Space) {
+    space.workload("web", 1);
+    let namespace = &space.namespace;
     apply(&format!(
         "
-apiVersion: apps/v1
-kind: Deployment
-metadata: {{name: web, namespace: {namespace}}}
-spec:
-  selector: {{matchLabels: {{app: web}}}}
-  template:
-    metadata: {{labels: {{app: web}}}}
-    spec:
-      terminationGracePeriodSeconds: 1
-      containers: [{{name: main, image: '{image}', command: [sleep, '3600']}}]
----
 apiVersion: v1
 kind: Service
 metadata: {{name: web, namespace: {namespace}}}
 spec: {{selector: {{app: web}}, ports: [{{port: 80}}]}}
-",
-        namespace = space.namespace,
-        image = step_image()
+"
     ))
     .ok();
 }

@@ -20,24 +20,6 @@ fn all_phases() -> String {
     spec
 }
 
-fn baseline(namespace: &str) -> String {
-    format!(
-        "
-apiVersion: apps/v1
-kind: Deployment
-metadata: {{name: cart, namespace: {namespace}}}
-spec:
-  selector: {{matchLabels: {{app: cart}}}}
-  template:
-    metadata: {{labels: {{app: cart}}}}
-    spec:
-      terminationGracePeriodSeconds: 1
-      containers: [{{name: main, image: '{}', command: [sleep, '3600']}}]
-",
-        step_image()
-    )
-}
-
 /// Whether an event is of the sandbox `x`, and what else is asked of it.
 fn sandbox(event: &Event, more: impl Fn(&Value) -> bool) -> bool {
     event.object["kind"] == "Sandbox" && event.object["metadata"]["name"] == "x" && more(&event.object)
@@ -59,7 +41,7 @@ fn run(watch: &Watch, namespace: &str, phase: &str) -> (u64, u64) {
 fn each_phase_runs_where_it_belongs() {
     let space = Space::new("orderings");
     let namespace = space.namespace.as_str();
-    apply(&baseline(namespace)).ok();
+    space.workload("cart", 1);
     let plugin = space.plugin("all", &all_phases());
     let watch = Watch::new(&[
         &["sandboxes", "-n", namespace],

@@ -308,23 +308,7 @@ fn an_image_that_cannot_be_pulled_denies_the_change_before_the_phase_is_out_of_t
 fn a_fork_gets_an_output_through_a_secret_that_goes_with_the_sandbox() {
     let space = Space::new("forked");
     let namespace = space.namespace.as_str();
-    apply(&format!(
-        "
-apiVersion: apps/v1
-kind: Deployment
-metadata: {{name: cart, namespace: {namespace}}}
-spec:
-  replicas: 0
-  selector: {{matchLabels: {{app: cart}}}}
-  template:
-    metadata: {{labels: {{app: cart}}}}
-    spec:
-      terminationGracePeriodSeconds: 1
-      containers: [{{name: main, image: '{}', command: [sleep, '3600']}}]
-",
-        step_image()
-    ))
-    .ok();
+    space.workload("cart", 0);
     let plugin = space.plugin("outputs", &scripted(OUTPUTS));
     let env = "{name: DBPASSWORD, valueFrom: {resource: {name: r, outputKey: make.secret}}}, \
                {name: SHORT, valueFrom: {resource: {name: r, outputKey: secret}}}";
