@@ -24,6 +24,8 @@ pub struct RunEntry {
     pub compensates: Option<String>,
     /// A hash of the spec that the target has after the change.
     pub spec_hash: String,
+    /// The generation of the snapshot that the run was planned with.
+    pub generation: i64,
     pub created_at: Option<Timestamp>,
     pub state: RunState,
     pub executor: Option<String>,
@@ -100,6 +102,7 @@ impl From<&PhaseRun> for RunEntry {
             requested_by: run.spec.requested_by.clone(),
             compensates: run.spec.compensates.clone(),
             spec_hash: crate::plan::key::hash(&run.spec.object["spec"]),
+            generation: run.spec.object["metadata"]["generation"].as_i64().unwrap_or_default(),
             created_at: run.metadata.creation_timestamp.as_ref().map(|t| t.0),
             state: status.state,
             executor: status.executor.clone(),

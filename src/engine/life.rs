@@ -48,7 +48,7 @@ pub fn next(latest: Option<&RunEntry>, undo: Option<&RunEntry>, stored: Option<&
         RunState::Succeeded if is_committed(latest, stored) && latest.phase != Some(Phase::PreDelete) => again(),
         RunState::Succeeded => Next::Reuse { run },
         RunState::Failed if latest.ignorable => Next::Reuse { run },
-        RunState::Failed if is_to_be_told(latest, now) => Next::Report { run },
+        RunState::Failed if is_to_be_told(latest, now) && !is_outdated(latest, stored) => Next::Report { run },
         // A deletion that is under way runs its pre-delete no second time, however often it is asked for.
         RunState::Committed if latest.phase == Some(Phase::PreDelete) => Next::Reuse { run },
         RunState::Failed | RunState::Committed | RunState::Abandoned | RunState::Compensated => again(),
@@ -61,6 +61,12 @@ fn is_to_be_told(failed: &RunEntry, now: Timestamp) -> bool {
         None => since(failed.finished_at, now) < FAILURE_TTL,
         Some(told) => since(Some(told), now) < TOLD_AGAIN_WITHIN,
     }
+}
+
+/// Whether a deletion failed of an object that has been changed since: what it failed of may be mended by that. The
+/// key of any other change has the spec in it.
+fn is_outdated(failed: &RunEntry, stored: Option<&Stored>) -> bool {
+    failed.phase == Some(Phase::PreDelete) && stored.is_some_and(|stored| stored.generation != failed.generation)
 }
 
 /// What a finished pre-phase has come to, given the target as it is stored.
@@ -212,6 +218,14 @@ mod tests {
         failed.reported_at = Some(at(11));
         assert_eq!(next(Some(&failed), None, None, at(11)), Next::Report { run: "r-1".into() });
         assert_eq!(next(Some(&failed), None, None, at(12)), Next::Start { attempt: 2 });
+    }
+
+    #[test]
+    fn a_failed_deletion_of_an_object_that_was_changed_since_is_tried_anew_at_once() {
+        let failed = RunEntry { phase: Some(Phase::PreDelete), generation: 1, ..run(RunState::Failed) };
+        let asked = |generation| next(Some(&failed), None, Some(&stored("0", generation, "s")), at(11));
+        assert_eq!(asked(1), Next::Report { run: "r-1".into() });
+        assert_eq!(asked(2), Next::Start { attempt: 2 });
     }
 
     #[test]
