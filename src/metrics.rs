@@ -30,6 +30,7 @@ pub struct Metrics {
     runs: Family<StateLabels, Gauge>,
     leading: Gauge,
     registered: Gauge,
+    strangers: Counter,
 }
 
 impl Default for Metrics {
@@ -41,6 +42,7 @@ impl Default for Metrics {
             Family::<StateLabels, Gauge>::default(),
             Gauge::default(),
             Gauge::default(),
+            Counter::default(),
         );
         registry.register("admissions", "Validating reviews answered", metrics.0.clone());
         registry.register("admission_seconds", "How long a validating review took, in seconds", metrics.1.clone());
@@ -51,6 +53,11 @@ impl Default for Metrics {
             "1 while both webhooks are in force, as the leader sees it",
             metrics.4.clone(),
         );
+        registry.register(
+            "strangers",
+            "Requests to the webhooks' port without the token that the webhook configurations name",
+            metrics.5.clone(),
+        );
         Self {
             registry,
             admissions: metrics.0,
@@ -58,6 +65,7 @@ impl Default for Metrics {
             runs: metrics.2,
             leading: metrics.3,
             registered: metrics.4,
+            strangers: metrics.5,
         }
     }
 }
@@ -80,6 +88,10 @@ impl Metrics {
         };
         self.admissions.get_or_create(&labels).inc();
         self.admission_seconds.observe(took.as_secs_f64());
+    }
+
+    pub fn stranger(&self) {
+        self.strangers.inc();
     }
 
     pub fn leading(&self, leading: bool) {

@@ -4,6 +4,8 @@ use crate::api::ResourcePlugin;
 use crate::certs::keep::keep_rotated;
 use crate::certs::reload::{Patience, keep_reloaded};
 use crate::certs::store::SecretStore;
+use crate::certs::token::accept::Accepted;
+use crate::certs::token::keep as token;
 use crate::certs::webhook_config::{self, Webhooks as Registered};
 use crate::certs::{Names, Registration, Serving};
 use crate::controller::{self, ControllerSettings};
@@ -37,6 +39,8 @@ use tokio_util::sync::CancellationToken;
 
 /// The Secret with the serving certificate.
 const SECRET: &str = "sluice-tls";
+/// The Secret with the token in the webhooks' path.
+const TOKEN_SECRET: &str = "sluice-token";
 /// The Lease of the leader.
 const LEADER: &str = "sluice-leader";
 /// Seconds that the leader's Lease lasts, and before its end when it is renewed.
@@ -173,6 +177,7 @@ async fn serve(args: ServerArgs) -> anyhow::Result<ExitCode> {
         names: names.clone(),
     };
     let store = SecretStore::new(client.clone(), SECRET, names.clone());
+    let token_store = SecretStore::of_type(client.clone(), TOKEN_SECRET, names.clone(), token::SECRET_TYPE);
     let serving = Serving::new(names);
     let registration = webhook_config::look(client.clone(), configurations.clone())
         .await
@@ -180,11 +185,16 @@ async fn serve(args: ServerArgs) -> anyhow::Result<ExitCode> {
     let state = store.ensure(&registration).await.context("there is no serving certificate")?;
     serving.offer(state, Timestamp::now(), Patience::Hold).context("the serving certificate cannot be used")?;
     tokio::spawn(keep_reloaded(store.clone(), serving.clone()));
+    let tokens =
+        token::ensure(&token_store, &registration).await.context("there is no token for the webhooks' path")?;
+    let accepted = Accepted::new(tokens, &registration, Timestamp::now());
+    tokio::spawn(token::follow(token_store.clone(), accepted.clone()));
 
     let listening = listen(args.webhook_address)?;
     let webhooks = Arc::new(webhooks(&args, &engine, &plugins, &metrics, &stop));
     let drain = Drain { accept: Duration::from_secs(args.drain_seconds), ..Drain::default() };
-    let server = tokio::spawn(serve_tls(listening, router(webhooks), serving.clone(), stop.clone(), drain));
+    let router = router(webhooks, accepted.clone());
+    let server = tokio::spawn(serve_tls(listening, router, serving.clone(), stop.clone(), drain));
 
     let ready = Ready { synced: [runs_ready, replicas_ready, plugins_ready], stop: stop.clone() };
     let http = tokio::net::TcpListener::bind(args.http_address).await.context("probes cannot be answered")?;
@@ -197,8 +207,8 @@ async fn serve(args: ServerArgs) -> anyhow::Result<ExitCode> {
         engine.clone(),
         plugins,
         metrics,
-        store,
-        serving,
+        (store, serving),
+        (token_store, accepted),
         configurations,
         stop.clone(),
     ));
@@ -272,8 +282,8 @@ async fn lead(
     engine: Arc<Engine>,
     plugins: Arc<RwLock<Plugins>>,
     metrics: Arc<Metrics>,
-    store: SecretStore,
-    serving: Arc<Serving>,
+    (store, serving): (SecretStore, Arc<Serving>),
+    (token_store, accepted): (SecretStore, Arc<Accepted>),
     configurations: Registered,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
@@ -327,8 +337,9 @@ async fn lead(
             if let Err(error) = renewing.await { tracing::warn!(%error, "the leader's lease was not released"); }
             std::future::pending::<()>().await;
         }
-        ended = webhook_config::keep_registered(client, configurations, bundle, told) => { ended?; }
-        _ = keep_rotated(store, serving.known(), registered) => {}
+        ended = webhook_config::keep_registered(client, configurations, bundle, accepted.known(), told) => { ended?; }
+        _ = keep_rotated(store, serving.known(), registered.clone()) => {}
+        _ = token::keep_renewed(token_store, accepted.clone(), registered) => {}
         () = gauge => {}
         () = controller::lead(context) => {}
     }
