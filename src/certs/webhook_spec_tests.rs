@@ -207,7 +207,7 @@ fn the_tokens_that_are_named_are_those_of_either_and_another_one_is_news() {
     };
     let (old, new) = (token(), Token::random());
     let first = observe(&live(&old, &old), &Registration::Unknown, now());
-    assert_eq!(first.named(), [old.clone()]);
+    assert_eq!(first.named(), std::slice::from_ref(&old));
 
     let later = now() + Duration::from_secs(3600);
     assert!(first.names(&old, later) && !first.names(&old, now()), "the API servers are given a while");

@@ -4,8 +4,7 @@ use crate::api::ResourcePlugin;
 use crate::certs::keep::keep_rotated;
 use crate::certs::reload::{Patience, keep_reloaded};
 use crate::certs::store::SecretStore;
-use crate::certs::token::accept::Accepted;
-use crate::certs::token::keep as token;
+use crate::certs::token::keep::Keeper;
 use crate::certs::webhook_config::{self, Webhooks as Registered};
 use crate::certs::{Names, Registration, Serving};
 use crate::controller::{self, ControllerSettings};
@@ -39,8 +38,6 @@ use tokio_util::sync::CancellationToken;
 
 /// The Secret with the serving certificate.
 const SECRET: &str = "sluice-tls";
-/// The Secret with the token in the webhooks' path.
-const TOKEN_SECRET: &str = "sluice-token";
 /// The Lease of the leader.
 const LEADER: &str = "sluice-leader";
 /// Seconds that the leader's Lease lasts, and before its end when it is renewed.
@@ -177,23 +174,19 @@ async fn serve(args: ServerArgs) -> anyhow::Result<ExitCode> {
         names: names.clone(),
     };
     let store = SecretStore::new(client.clone(), SECRET, names.clone());
-    let token_store = SecretStore::of_type(client.clone(), TOKEN_SECRET, names.clone(), token::SECRET_TYPE);
-    let serving = Serving::new(names);
+    let serving = Serving::new(names.clone());
     let registration = webhook_config::look(client.clone(), configurations.clone())
         .await
         .context("the webhook configurations could not be read")?;
     let state = store.ensure(&registration).await.context("there is no serving certificate")?;
     serving.offer(state, Timestamp::now(), Patience::Hold).context("the serving certificate cannot be used")?;
     tokio::spawn(keep_reloaded(store.clone(), serving.clone()));
-    let tokens =
-        token::ensure(&token_store, &registration).await.context("there is no token for the webhooks' path")?;
-    let accepted = Accepted::new(tokens, &registration, Timestamp::now());
-    tokio::spawn(token::follow(token_store.clone(), accepted.clone()));
+    let token = Keeper::start(client.clone(), names, &registration);
+    let token = token.await.context("there is no token for the webhooks' path")?;
 
     let listening = listen(args.webhook_address)?;
-    let webhooks = Arc::new(webhooks(&args, &engine, &plugins, &metrics, &stop));
     let drain = Drain { accept: Duration::from_secs(args.drain_seconds), ..Drain::default() };
-    let router = router(webhooks, accepted.clone());
+    let router = router(Arc::new(webhooks(&args, &engine, &plugins, &metrics, &stop)), token.accepted.clone());
     let server = tokio::spawn(serve_tls(listening, router, serving.clone(), stop.clone(), drain));
 
     let ready = Ready { synced: [runs_ready, replicas_ready, plugins_ready], stop: stop.clone() };
@@ -208,7 +201,7 @@ async fn serve(args: ServerArgs) -> anyhow::Result<ExitCode> {
         plugins,
         metrics,
         (store, serving),
-        (token_store, accepted),
+        token,
         configurations,
         stop.clone(),
     ));
@@ -283,7 +276,7 @@ async fn lead(
     plugins: Arc<RwLock<Plugins>>,
     metrics: Arc<Metrics>,
     (store, serving): (SecretStore, Arc<Serving>),
-    (token_store, accepted): (SecretStore, Arc<Accepted>),
+    token: Keeper,
     configurations: Registered,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
@@ -309,7 +302,6 @@ async fn lead(
     tracing::info!("leading");
     metrics.leading(true);
     let (told, registered) = watch::channel(Registration::default());
-    let bundle = serving.current_bundle();
     let context = controller::Context::new(engine, plugins, settings, configurations.validating.clone());
     let gauge = {
         let mut registered = registered.clone();
@@ -337,9 +329,11 @@ async fn lead(
             if let Err(error) = renewing.await { tracing::warn!(%error, "the leader's lease was not released"); }
             std::future::pending::<()>().await;
         }
-        ended = webhook_config::keep_registered(client, configurations, bundle, accepted.known(), told) => { ended?; }
+        ended = webhook_config::keep_registered(
+            client, configurations, serving.current_bundle(), token.accepted.known(), told,
+        ) => { ended?; }
         _ = keep_rotated(store, serving.known(), registered.clone()) => {}
-        _ = token::keep_renewed(token_store, accepted.clone(), registered) => {}
+        _ = token.renew(registered) => {}
         () = gauge => {}
         () = controller::lead(context) => {}
     }

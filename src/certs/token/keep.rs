@@ -10,6 +10,7 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::jiff::Timestamp;
+use kube::Client;
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{self, Event, watcher};
 use tokio::sync::watch;
@@ -17,17 +18,42 @@ use tokio::sync::watch;
 use super::Tokens;
 use super::accept::Accepted;
 use super::rotate::{Action, due};
+use crate::certs::issue::Names;
 use crate::certs::rotate::Registration;
 use crate::certs::store::{ATTEMPTS, SecretStore, StoreError, Written};
 
+/// The name of the Secret.
+const SECRET: &str = "sluice-token";
 /// The `type` of the Secret.
 pub const SECRET_TYPE: &str = "sluice.dev/webhook-token";
 /// Looked at this often even without an event: a watch may fall silent, and time itself makes steps due.
 const LOOK: Duration = Duration::from_secs(60);
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 
+/// The Secret, and what this replica accepts by it.
+pub struct Keeper {
+    store: SecretStore,
+    /// What this replica accepts.
+    pub accepted: Arc<Accepted>,
+}
+
+impl Keeper {
+    /// Reads or makes the Secret in our namespace, and follows it from then on.
+    pub async fn start(client: Client, names: Names, registration: &Registration) -> Result<Self, StoreError> {
+        let store = SecretStore::of_type(client, SECRET, names, SECRET_TYPE);
+        let accepted = Accepted::new(ensure(&store, registration).await?, registration, Timestamp::now());
+        tokio::spawn(follow(store.clone(), accepted.clone()));
+        Ok(Self { store, accepted })
+    }
+
+    /// Takes every step as it comes due. Run it on the leader only.
+    pub async fn renew(&self, registration: watch::Receiver<Registration>) -> Infallible {
+        keep_renewed(self.store.clone(), self.accepted.clone(), registration).await
+    }
+}
+
 /// The tokens of the Secret, or the first ones if there are none yet.
-pub async fn ensure(store: &SecretStore, registration: &Registration) -> Result<Tokens, StoreError> {
+pub(in crate::certs) async fn ensure(store: &SecretStore, registration: &Registration) -> Result<Tokens, StoreError> {
     for _ in 0..ATTEMPTS {
         let secret = store.read().await?;
         if let Some(tokens) = read_tokens(secret.as_ref()) {
@@ -43,7 +69,7 @@ pub async fn ensure(store: &SecretStore, registration: &Registration) -> Result<
 }
 
 /// Follows the Secret for ever.
-pub async fn follow(store: SecretStore, accepted: Arc<Accepted>) {
+pub(in crate::certs) async fn follow(store: SecretStore, accepted: Arc<Accepted>) {
     let config = watcher::Config::default().fields(&format!("metadata.name={}", store.name));
     let mut changes = pin!(watcher(store.api.clone(), config).default_backoff());
     loop {
@@ -78,8 +104,8 @@ pub async fn follow(store: SecretStore, accepted: Arc<Accepted>) {
     }
 }
 
-/// Takes every step as it comes due. Run it on the leader only.
-pub async fn keep_renewed(
+/// Takes every step as it comes due.
+pub(in crate::certs) async fn keep_renewed(
     store: SecretStore,
     accepted: Arc<Accepted>,
     mut registration: watch::Receiver<Registration>,
