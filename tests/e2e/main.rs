@@ -18,3 +18,4 @@ mod noops;
 mod orderings;
 mod schema;
 mod scripts;
+mod trust;
