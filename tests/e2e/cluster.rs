@@ -301,8 +301,8 @@ pub fn condition(object: &Value, kind: &str) -> Option<Value> {
     object["status"]["conditions"].as_array()?.iter().find(|c| c["type"] == kind).cloned()
 }
 
-/// What all tests need once.
-fn set_up() {
+/// What all tests need once, and once more where Sluice's namespace was deleted.
+pub fn set_up() {
     kubectl(&["-n", SLUICE, "rollout", "status", "deployment/sluice", "--timeout=60s"]).ok();
     apply(&format!(
         "
@@ -382,6 +382,13 @@ impl Watch {
         eventually(Duration::from_secs(60), what, || {
             self.events.lock().unwrap().iter().filter(|event| matches(event)).map(|event| event.version).min()
         })
+    }
+}
+
+impl Watch {
+    /// What has happened so far that matches.
+    pub fn seen(&self, matches: impl Fn(&Event) -> bool) -> Vec<Event> {
+        self.events.lock().unwrap().iter().filter(|event| matches(event)).cloned().collect()
     }
 }
 
