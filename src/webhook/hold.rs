@@ -182,6 +182,11 @@ impl Holder {
         }
     }
 
+    /// Whether this replica is told to stop, so that nobody is to be held any longer.
+    pub fn is_stopping(&self) -> bool {
+        self.stop.is_cancelled()
+    }
+
     /// A place to wait in, where there is one.
     pub fn seat(&self) -> Option<OwnedSemaphorePermit> {
         self.seats.clone().try_acquire_owned().ok()

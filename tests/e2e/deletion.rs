@@ -52,7 +52,7 @@ fn every_sandbox_of_a_deleted_collection_runs_its_phases() {
 fn a_sandbox_that_goes_with_its_owner_runs_its_phases() {
     let space = Space::new("owned");
     let manifest = slow(&space, &[("before", 3, "")]);
-    for (owner, name) in [("near", "x"), ("far", "y")] {
+    for (owner, name) in [("near", "x"), ("far", "far")] {
         kubectl(&["-n", &space.namespace, "create", "configmap", owner]).ok();
         let uid = space.get("configmap", owner).unwrap()["metadata"]["uid"].as_str().unwrap().to_owned();
         let owned = format!(
@@ -70,7 +70,7 @@ fn a_sandbox_that_goes_with_its_owner_runs_its_phases() {
     assert!(space.get("sandbox", "x").is_none(), "the owner went before the sandbox");
     owner("far", "--cascade=background");
     went(&space, "x");
-    went(&space, "y");
+    went(&space, "far");
 }
 
 #[test]
@@ -89,7 +89,8 @@ fn w07_a_namespace_goes_though_the_phases_of_its_sandboxes_work_and_write_there(
     // A script needs nothing of the namespace: its pod is made where the runners are.
     went(&space, "x");
     pods.version("the pods of both scripts were elsewhere", |event| {
-        event.object["metadata"]["labels"]["sluice.dev/phase"] == "post-delete" && of(event, namespace)
+        let run = event.object["metadata"]["labels"]["sluice.dev/run"].as_str().unwrap_or_default();
+        run.starts_with("post-delete-") && of(event, namespace)
     });
     let here = pods.seen(|event| event.object["metadata"]["namespace"] == namespace && of(event, namespace));
     assert!(here.is_empty(), "{here:#?}");
