@@ -112,12 +112,13 @@ fn w08_no_object_ever_has_a_finalizer_of_sluice() {
     let space = Space::new("finalizers");
     let namespace = space.namespace.as_str();
     space.workload("cart", 1);
-    let kinds: [&[&str]; 9] = [
+    let kinds: [&[&str]; 10] = [
         &["sandboxes", "-n", namespace],
         &["phaseruns"],
         &["sandboxrecords"],
         &["resourceplugins"],
-        &["deployments,services,configmaps", "-n", namespace],
+        &["deployments", "-n", namespace],
+        &["configmaps", "-n", namespace],
         &["secrets", "-n", namespace],
         &["pods", "-n", SLUICE],
         &["secrets", "-n", SLUICE],
