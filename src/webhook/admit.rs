@@ -1,27 +1,26 @@
 //! The validating webhook of sandboxes: runs the pre-phases of a change before it is let through.
 
 use super::hold::{Holder, Outcome, Requester, Wish};
-use super::review::{Answer, Operation, Request};
-use super::rights::{self, Rights};
-use crate::api::{GROUP, Phase, ResourcePlugin, SandboxRecord, labels};
-use crate::controller::sandbox_resource;
+use super::review::{Answer, Audit, Operation, Request};
+use super::rights::{self, Right, Rights};
+use crate::api::{ResourcePlugin, labels};
+use crate::controller::events::Recorder;
 use crate::engine::index::RunEntry;
-use crate::engine::life::{self, Obstacle, Stored};
-use crate::engine::{Engine, is_status};
+use crate::engine::life::{self, Asker, Obstacle, Stored};
+use crate::engine::{Engine, EngineError};
 use crate::plan::plugins::Plugins;
 use crate::plan::runs::{self, Change, PlannedRun, Side};
 use crate::plan::{check, key, message, timing};
 use k8s_openapi::jiff::Timestamp;
 use kube::Api;
-use kube::api::{DynamicObject, ListParams};
+use kube::api::ListParams;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 use tokio::time::Instant;
 
 /// The pause before a client comes again that could not be served now.
-const BUSY_RETRY: Duration = Duration::from_secs(2);
-/// How often a held create looks whether its name has become free.
-const LOOK_AGAIN: Duration = Duration::from_millis(500);
+pub(super) const BUSY_RETRY: Duration = Duration::from_secs(2);
 /// A run is one object in the API server, and its steps are worked at in one process.
 const MOST_STEPS: usize = 256;
 /// Longer warnings are cut by some clients.
@@ -33,10 +32,27 @@ pub struct Admission {
     pub plugins: Arc<RwLock<Plugins>>,
     pub rights: Rights,
     pub holder: Holder,
+    pub recorder: Arc<Recorder>,
+    /// The user that Sluice itself is to the API server.
+    pub own_user: Option<String>,
+}
+
+/// How a change comes past one of its phases.
+enum Passed {
+    On {
+        run: Arc<RunEntry>,
+        warning: Option<String>,
+    },
+    /// Though it failed.
+    LetGo {
+        why: String,
+    },
+    /// Not yet: another change was quicker.
+    Overtaken,
 }
 
 /// How a change that could not be let through is answered, as an error so that `?` ends the work.
-type Judged<T> = Result<T, Answer>;
+pub(super) type Judged<T> = Result<T, Answer>;
 
 impl Admission {
     /// Answers a review of a sandbox; `deadline` is when the answer must leave.
@@ -54,6 +70,9 @@ impl Admission {
             Operation::Delete => Change::Delete { old },
             Operation::Other => return Ok(Answer::allow()),
         };
+        if let Some(right) = rights::needed_to_skip(old, new) {
+            self.require(request, &right, deadline).await?;
+        }
         if !change.counts() {
             return Ok(Answer::allow());
         }
@@ -69,29 +88,65 @@ impl Admission {
             self.check_rights(request, deadline).await?;
         }
         if request.dry_run == Some(true) {
-            return Ok(Answer::Allow { warnings: planned.iter().map(would_run).collect(), patch: Vec::new() });
+            return Ok(Answer::warn(planned.iter().map(would_run).collect()));
         }
         if planned.is_empty() {
             return Ok(Answer::allow());
         }
-        let requester = requester(request);
-        let seat = self.holder.seat();
-        self.clear_way(&planned, &requester, seat.is_some(), deadline).await?;
-        if request.operation == Operation::Create {
-            self.refuse_existing(request, seat.is_some(), deadline).await?;
+        if request.operation == Operation::Delete
+            && let Some(reason) = old["metadata"]["annotations"][labels::SKIP_PRE_DELETE].as_str()
+        {
+            let why = format!("annotation {} says: {reason}", labels::SKIP_PRE_DELETE);
+            return Ok(self.skip(request, &why));
         }
+        let requester = self.requester(request);
+        let seat = self.holder.seat(self.engine.replicas.alive());
+        let keys: Vec<String> = planned.iter().map(|run| run.key.clone()).collect();
         let mut passed = Vec::new();
         let mut warnings = Vec::new();
-        for planned in planned {
-            let wish = Wish { planned, request: &requester, seat: seat.as_ref(), deadline };
-            let (entry, warning) = self.pass(wish).await?;
-            passed.push(entry);
-            warnings.extend(warning);
+        'change: loop {
+            self.clear_way(&planned, &requester, seat.is_some(), deadline).await?;
+            if request.operation == Operation::Create {
+                self.refuse_existing(request, seat.is_some(), deadline).await?;
+            }
+            passed.clear();
+            warnings.clear();
+            for planned in &planned {
+                let planned = planned.clone();
+                let wish = Wish { planned, request: &requester, keys: &keys, seat: seat.as_ref(), deadline };
+                match self.pass(wish).await? {
+                    Passed::On { run, warning } => {
+                        passed.push(run);
+                        warnings.extend(warning);
+                    }
+                    Passed::LetGo { why } => return Ok(self.skip(request, &why)),
+                    // What was quicker has its turn first.
+                    Passed::Overtaken => continue 'change,
+                }
+            }
+            break;
         }
         for entry in passed {
             self.admit(&entry, request, deadline).await?;
         }
-        Ok(Answer::Allow { warnings, patch: Vec::new() })
+        Ok(Answer::warn(warnings))
+    }
+
+    /// Lets a deletion through whose pre-delete is not run, or has failed, and tells so wherever one may look.
+    fn skip(&self, request: &Request, why: &str) -> Answer {
+        let target = runs::target(&request.old_object);
+        let user = request.user_info.username.clone();
+        let note = format!("{user} deletes the sandbox, and its pre-delete does not stand in the way: {why}");
+        tracing::warn!(%target, user, why, "a pre-delete is skipped");
+        self.engine.outcomes.skipped.fetch_add(1, Ordering::Relaxed);
+        let (recorder, event) = (self.recorder.clone(), note.clone());
+        tokio::spawn(async move { recorder.warning(&target, "PreDeleteSkipped", "PreDelete", &event).await });
+        let warning = message::cut(&format!("pre-delete was skipped: {why}"), WARNING_LIMIT);
+        Answer::Allow {
+            warnings: vec![warning],
+            patch: Vec::new(),
+            audit: Some(Audit { key: "pre-delete-skipped", value: note }),
+        }
     }
 
     fn plan(&self, change: Change<'_>) -> Judged<Vec<PlannedRun>> {
@@ -144,64 +199,22 @@ impl Admission {
             })
         };
         for right in needed {
-            match tokio::time::timeout_at(deadline, self.rights.has(&request.user_info, &right)).await {
-                Ok(Ok(true)) => {}
-                Ok(Ok(false)) => {
-                    let refusal = right.refusal(&request.user_info.username);
-                    return Err(Answer::forbid(message::cut(&refusal, message::DENIAL_LIMIT)));
-                }
-                Ok(Err(error)) => return Err(Answer::broken(message::with_causes(&error))),
-                Err(_) => return Err(busy("the API server did not say in time what the requester may do")),
-            }
+            self.require(request, &right, deadline).await?;
         }
         Ok(())
     }
 
-    /// A create of what is there already fails anyway: no phase runs for it. One under the name of a sandbox that is
-    /// gone waits until that one's last phases have run.
-    async fn refuse_existing(&self, request: &Request, held: bool, deadline: Instant) -> Judged<()> {
-        let name = request.object["metadata"]["name"].as_str().unwrap_or(&request.name);
-        let client = self.engine.client().clone();
-        let sandboxes: Api<DynamicObject> =
-            Api::namespaced_with(client.clone(), &request.namespace, &sandbox_resource());
-        let records: Api<SandboxRecord> = Api::all(client);
-        let of_name = ListParams::default().labels(&labels::selector(&request.namespace, name)).limit(1);
-        let look = || async {
-            let found = sandboxes.get_metadata_opt(name).await?;
-            let record = records.list_metadata(&of_name).await?.items.pop();
-            Ok::<_, kube::Error>((found, record))
-        };
-        loop {
-            match tokio::time::timeout_at(deadline, look()).await {
-                Ok(Ok((None, None))) => return Ok(()),
-                Ok(Ok((Some(_), _))) => {
-                    return Err(Answer::Deny {
-                        code: 409,
-                        reason: "AlreadyExists",
-                        message: format!("sandboxes.{GROUP} {name:?} already exists"),
-                        retry_after: None,
-                    });
-                }
-                Ok(Ok((None, Some(_)))) => {}
-                Ok(Err(error)) => return Err(Answer::broken(message::with_causes(&error))),
-                Err(_) => return Err(busy("the API server did not say in time whether the sandbox exists")),
+    /// Refuses a request whose user lacks a right.
+    async fn require(&self, request: &Request, right: &Right, deadline: Instant) -> Judged<()> {
+        match tokio::time::timeout_at(deadline, self.rights.has(&request.user_info, right)).await {
+            Ok(Ok(true)) => Ok(()),
+            Ok(Ok(false)) => {
+                let refusal = right.refusal(&request.user_info.username);
+                Err(Answer::forbid(message::cut(&refusal, message::DENIAL_LIMIT)))
             }
-            if !held || self.holder.is_stopping() || Instant::now() + LOOK_AGAIN >= deadline {
-                return Err(self.name_is_taken(&request.namespace, name, held));
-            }
-            tokio::time::sleep(LOOK_AGAIN).await;
+            Ok(Err(error)) => Err(Answer::broken(message::with_causes(&error))),
+            Err(_) => Err(busy("the API server did not say in time what the requester may do")),
         }
-    }
-
-    /// Told to come again like one whose own phase runs, so that one command covers the whole of the one that does.
-    fn name_is_taken(&self, namespace: &str, name: &str, held: bool) -> Answer {
-        let last = self.engine.index.of_name(namespace, name).into_iter().rev().find(|run| run.state.is_open());
-        let (limit, ran) = last.map_or((BUSY_RETRY, Duration::ZERO), |run| {
-            let ran = life::since(run.started_at.or(run.created_at), Timestamp::now());
-            (Duration::from_secs(run.timeout_seconds.into()), ran)
-        });
-        let why = format!("the last phases of the sandbox that was called {name:?} before are still running");
-        Answer::later(format!("{why}; make the same change again"), timing::retry_after(limit, ran, held).max(BUSY_RETRY))
     }
 
     /// Nothing begins for a target while another change of it is undecided.
@@ -232,7 +245,7 @@ impl Admission {
     }
 
     /// Runs one phase, or joins it, as far as time allows.
-    async fn pass(&self, wish: Wish<'_>) -> Judged<(Arc<RunEntry>, Option<String>)> {
+    async fn pass(&self, wish: Wish<'_>) -> Judged<Passed> {
         let (planned, deadline) = (&wish.planned, wish.deadline);
         let phase = planned.phase;
         let limit = Duration::from_secs(planned.timeout_seconds.into());
@@ -241,9 +254,16 @@ impl Admission {
             Ok(Outcome::Passed(entry)) if entry.ignorable => {
                 let why = entry.message.clone().unwrap_or_default();
                 let warning = format!("{phase} failed and its failurePolicy is Ignore (run {}): {why}", entry.name);
-                Ok((entry, Some(message::cut(&warning, WARNING_LIMIT))))
+                Ok(Passed::On { run: entry, warning: Some(message::cut(&warning, WARNING_LIMIT)) })
             }
-            Ok(Outcome::Passed(entry)) => Ok((entry, None)),
+            Ok(Outcome::Passed(run)) => Ok(Passed::On { run, warning: None }),
+            Ok(Outcome::Overtaken) => Ok(Passed::Overtaken),
+            Ok(Outcome::LetGo(entry)) => Ok(Passed::LetGo {
+                why: format!(
+                    "it has failed {} times, last in run {}, and the cluster's cleaning up would wait for ever",
+                    entry.attempt, entry.name
+                ),
+            }),
             Ok(Outcome::Failed(entry)) => Err(self.denial(&entry, deadline).await),
             Ok(Outcome::Running { entry, held }) => {
                 let ran = life::since(entry.started_at.or(entry.created_at), Timestamp::now());
@@ -281,6 +301,25 @@ impl Admission {
         }
     }
 
+    fn requester(&self, request: &Request) -> Requester {
+        let old = &request.old_object;
+        let metadata = &old["metadata"];
+        let stored = old.is_object().then(|| Stored {
+            uid: metadata["uid"].as_str().unwrap_or_default().to_owned(),
+            generation: metadata["generation"].as_i64().unwrap_or_default(),
+            spec_hash: key::hash(&old["spec"]),
+            deleting: !metadata["deletionTimestamp"].is_null(),
+            ..Stored::default()
+        });
+        let user = Some(request.user_info.username.clone()).filter(|user| !user.is_empty());
+        Requester {
+            by: Asker::of(user.as_deref(), self.own_user.as_deref()),
+            user,
+            routing_key: old["status"]["routingKey"].as_str().map(str::to_owned),
+            stored,
+        }
+    }
+
     /// Writes down that the request is let through, before it is.
     async fn admit(&self, entry: &Arc<RunEntry>, request: &Request, deadline: Instant) -> Judged<()> {
         let object = if request.operation == Operation::Delete { &request.old_object } else { &request.object };
@@ -288,17 +327,12 @@ impl Admission {
         let generation = object["metadata"]["generation"].as_i64().unwrap_or_default();
         let mut entry = entry.clone();
         loop {
-            // A deletion that is under way is let through again and again.
-            if entry.phase == Some(Phase::PreDelete) && entry.state == crate::api::RunState::Committed {
-                return Ok(());
-            }
-            let passed = entry.state == crate::api::RunState::Succeeded || entry.ignorable;
-            if !passed {
-                return Err(busy("the phase's result was given up while the request was on its way"));
-            }
             match tokio::time::timeout_at(deadline, self.engine.admit(&entry, uid, generation)).await {
                 Ok(Ok(_)) => return Ok(()),
-                Ok(Err(crate::engine::EngineError::Api { source, .. })) if is_status(&source, 409) => {
+                Ok(Err(EngineError::Refused { .. })) => {
+                    return Err(busy("the phase's result was given up while the request was on its way"));
+                }
+                Ok(Err(error)) if error.is_outdated() => {
                     let read = tokio::time::timeout_at(deadline, self.engine.read(&entry.name)).await;
                     match read {
                         Ok(Ok(Some(run))) => entry = self.engine.index.observe(&run),
@@ -314,23 +348,7 @@ impl Admission {
     }
 }
 
-fn requester(request: &Request) -> Requester {
-    let old = &request.old_object;
-    let metadata = &old["metadata"];
-    let stored = old.is_object().then(|| Stored {
-        uid: metadata["uid"].as_str().unwrap_or_default().to_owned(),
-        generation: metadata["generation"].as_i64().unwrap_or_default(),
-        spec_hash: key::hash(&old["spec"]),
-        deleting: !metadata["deletionTimestamp"].is_null(),
-    });
-    Requester {
-        user: Some(request.user_info.username.clone()).filter(|user| !user.is_empty()),
-        routing_key: old["status"]["routingKey"].as_str().map(str::to_owned),
-        stored,
-    }
-}
-
-fn busy(why: &str) -> Answer {
+pub(super) fn busy(why: &str) -> Answer {
     Answer::later(format!("{why}; make the same change again"), BUSY_RETRY)
 }
 

@@ -37,11 +37,17 @@ pub fn begin(command: impl FnOnce() -> Outcome + Send + 'static) -> JoinHandle<O
     std::thread::spawn(command)
 }
 
-/// Waits until this step of the one run of a phase runs.
+/// Waits until this step of the one run of a phase of `x` runs.
 #[track_caller]
 pub fn running(space: &Space, phase: &str, step: usize) -> Value {
+    running_of(space, "x", phase, step)
+}
+
+/// Waits until this step of the one run of a phase of a sandbox runs.
+#[track_caller]
+pub fn running_of(space: &Space, name: &str, phase: &str, step: usize) -> Value {
     eventually(SOON, &format!("step {step} of {phase} runs"), || {
-        let run = space.runs("x").into_iter().find(|run| run["spec"]["phase"] == phase)?;
+        let run = space.runs(name).into_iter().find(|run| run["spec"]["phase"] == phase)?;
         let log = kubectl(&["-n", SLUICE, "logs", "-l", &of_run(&run), "--tail=-1"]).stdout;
         // The status tells it first; the script's own word is that it has begun.
         let begun = run["status"]["steps"][step]["state"] == "Running" && log.matches("begin").count() > step;
