@@ -5,7 +5,7 @@ use crate::cluster::{
     EDITOR, Event, Outcome, SLUICE, Space, Watch, apply, eventually, get, keeps, kubectl, list,
     plugin as plugin_of, step_image, witnesses,
 };
-use crate::server::{SOON, Scaled, answers, take_webhooks_out};
+use crate::server::SOON;
 use crate::sleepers::{begin, sandbox_with};
 use std::time::Duration;
 
@@ -164,28 +164,6 @@ fn a_deletion_that_is_asked_for_many_times_at_once_is_one() {
         assert!(late.stderr.contains("NotFound"), "{late:?}");
     }
     went(&space, "x");
-}
-
-#[test]
-fn while_sluice_is_down_a_deletion_is_refused_and_without_the_webhooks_it_is_made_up_for() {
-    let space = Space::alone("down");
-    apply(&slow(&space, &[("before", 1, "")])).ok();
-    space.settle("x");
-    {
-        let _down = Scaled::to(0);
-        let refused = delete(&space, &["x", "--timeout=30s"]).refused();
-        for part in ["validate.sluice.dev", "failed calling webhook"] {
-            assert!(refused.stderr.contains(part), "{part} is not in: {}", refused.stderr);
-        }
-        assert!(space.get("sandbox", "x").unwrap()["metadata"]["deletionTimestamp"].is_null());
-        take_webhooks_out();
-        delete(&space, &["x", "--timeout=30s"]).ok();
-        assert!(space.get("sandbox", "x").is_none());
-    }
-    // It has put its webhooks back, and knows of the deletion from its record.
-    answers();
-    space.settled_run("x", "PostDelete", "Succeeded");
-    assert_eq!(space.count("x").into_iter().collect::<Vec<_>>(), [("PostDelete".to_owned(), 1)]);
 }
 
 #[test]

@@ -1,9 +1,9 @@
 //! Sluice comes, goes and is all down: nothing is refused before it can answer, and nothing blocks when it is gone.
 
 use crate::cluster::{
-    SLUICE, Space, Watch, apply, condition, eventually, get, keeps, kubectl, list, plugin, set_up, step_image,
+    EDITOR, SLUICE, Space, Watch, apply, condition, eventually, get, keeps, kubectl, list, plugin, set_up, step_image,
 };
-use crate::server::{SOON, Scaled, answers, crash_of, helm, install, names, rolled_out, signal, values};
+use crate::server::{SOON, Scaled, answers, helm, install, take_webhooks_out, values};
 use crate::sleepers::{Phase, sandbox_with};
 use serde_json::Value;
 
@@ -48,17 +48,20 @@ fn w06_uninstalling_takes_the_webhooks_first_and_installing_again_takes_up_what_
     kubectl(&["-n", &space.namespace, "delete", "sandbox", "going", "--timeout=20s"]).ok();
     apply(&named("unseen")).ok();
 
-    install(&values);
+    install_and_use_at_once(&space, &values);
     // What was deleted meanwhile gets its post-delete all the same, from the record.
     space.settled_run("going", "PostDelete", "Succeeded");
     // What was stored meanwhile is taken up with a word about it, and no phase runs late.
     let unseen = space.settle("unseen");
     assert_eq!(condition(&unseen, "Ready").unwrap()["status"], "True");
-    let adopted = eventually(SOON, "an event tells of the adoption", || {
-        let events = list(&["-n", &space.namespace, "events", "--field-selector", "reason=Adopted"]);
-        Some(events).filter(|events| !events.is_empty())
+    eventually(SOON, "an event tells of the adoption", || {
+        let of_it = "reason=Adopted,involvedObject.name=unseen";
+        let events = list(&["-n", &space.namespace, "events", "--field-selector", of_it]);
+        (!events.is_empty()).then_some(())
     });
-    assert!(adopted.iter().all(|event| event["involvedObject"]["name"] == "unseen"), "{adopted:#?}");
+    let adopted = list(&["-n", &space.namespace, "events", "--field-selector", "reason=Adopted"]);
+    let known = ["x", "going"];
+    assert!(adopted.iter().all(|event| !known.iter().any(|name| event["involvedObject"]["name"] == *name)), "{adopted:#?}");
     assert!(space.runs("unseen").is_empty());
     // What was known is known.
     space.settle("x");
@@ -66,6 +69,39 @@ fn w06_uninstalling_takes_the_webhooks_first_and_installing_again_takes_up_what_
     assert_eq!(count, [("PostCreate".to_owned(), 1), ("PreCreate".to_owned(), 1)]);
     kubectl(&["-n", &space.namespace, "delete", "sandbox", "unseen"]).ok();
     space.settled_run("unseen", "PostDelete", "Succeeded");
+}
+
+/// Installs the chart as one who waits for nothing (W11): nothing is refused at any moment until Sluice can answer, and
+/// no webhook is registered before.
+fn install_and_use_at_once(space: &Space, values: &str) {
+    let name = space.name("first");
+    let steps = keeps("config", "${sandbox.metadata.name}-config", "");
+    let plugin = plugin(&name, &format!("  runner: {{serviceAccountName: {EDITOR}}}\n  preCreate: [{steps}]"));
+    let first = |n: u32| space.sandbox(&format!("first{n}"), &format!("  resources: [{{name: r, plugin: {name}}}]"));
+    let kinds: [&[&str]; 3] = [&[CONFIGURATIONS[0]], &[CONFIGURATIONS[1]], &["endpointslices", "-n", SLUICE]];
+    let watch = Watch::new(&kinds);
+    let chart = concat!(env!("CARGO_MANIFEST_DIR"), "/charts/sluice");
+    helm(&["install", "sluice", chart, "--namespace", SLUICE, "--values", "-"], values).ok();
+    for n in 0.. {
+        apply(&format!("{plugin}---\n{}", first(n))).ok();
+        if CONFIGURATIONS.iter().all(|kind| get(&[kind, "sluice"]).unwrap()["webhooks"].is_array()) {
+            break;
+        }
+        assert!(n < 200, "Sluice does not come up");
+    }
+    let ready = watch.version("an endpoint is ready", |event| {
+        let endpoints = event.object["endpoints"].as_array();
+        endpoints.is_some_and(|endpoints| endpoints.iter().any(|endpoint| endpoint["conditions"]["ready"] == true))
+    });
+    for kind in ["ValidatingWebhookConfiguration", "MutatingWebhookConfiguration"] {
+        let registered = watch.version(&format!("{kind} has a webhook"), |event| {
+            event.object["kind"] == kind && event.object["webhooks"].is_array()
+        });
+        assert!(ready < registered, "{kind} was filled in ({registered}) before an endpoint was ready ({ready})");
+    }
+    answers();
+    apply(&first(1000)).ok();
+    space.settled_run("first1000", "PreCreate", "Committed");
 }
 
 /// The line of docs/operations.md for a namespace that was deleted without uninstalling.
@@ -130,7 +166,7 @@ fn w08_no_object_ever_has_a_finalizer_of_sluice() {
     let spec = format!(
         "  runner: {{image: '{}', serviceAccountName: {}}}\n  preCreate: [{work}, {}]\n  preDelete: [{script_alone}]\n  postDelete: [{script_alone}]",
         step_image(),
-        crate::cluster::EDITOR,
+        EDITOR,
         keeps("config", "${sandbox.metadata.name}-config", ""),
         script_alone = "{name: work, script: \"#!/bin/sh\"}",
     );
@@ -155,64 +191,8 @@ fn w08_no_object_ever_has_a_finalizer_of_sluice() {
     }
 }
 
-/// A plugin and a sandbox of it, as somebody applies them who installs Sluice with the same script.
-fn first_of(space: &Space) -> String {
-    let name = space.name("first");
-    let sandbox = space.sandbox("x", &format!("  resources: [{{name: r, plugin: {name}}}]"));
-    let spec = format!(
-        "  runner: {{serviceAccountName: {}}}\n  preCreate: [{}]",
-        crate::cluster::EDITOR,
-        keeps("config", "x-config", "")
-    );
-    format!("{}---\n{sandbox}", plugin(&name, &spec))
-}
-
 #[test]
-fn w11_nothing_is_refused_while_sluice_is_installed_and_it_comes_back_by_itself_when_all_of_it_dies() {
-    let space = Space::alone("first");
-    let values = values();
-    helm(&["uninstall", "sluice", "--namespace", SLUICE, "--wait", "--timeout", "3m"], "").ok();
-    let kinds: [&[&str]; 3] = [&[CONFIGURATIONS[0]], &[CONFIGURATIONS[1]], &["endpointslices", "-n", SLUICE]];
-    let watch = Watch::new(&kinds);
-    let chart = concat!(env!("CARGO_MANIFEST_DIR"), "/charts/sluice");
-    helm(&["install", "sluice", chart, "--namespace", SLUICE, "--values", "-"], &values).ok();
-    // The very next command, long before anything is ready, and again and again until it is.
-    for n in 0.. {
-        apply(&first_of(&space).replace("{name: x,", &format!("{{name: x{n},"))).ok();
-        let registered = CONFIGURATIONS.map(|kind| get(&[kind, "sluice"]).unwrap()["webhooks"].is_array());
-        if registered == [true, true] {
-            break;
-        }
-        assert!(n < 200, "Sluice does not come up");
-    }
-    let ready = watch.version("an endpoint is ready", |event| {
-        let endpoints = event.object["endpoints"].as_array();
-        endpoints.is_some_and(|endpoints| endpoints.iter().any(|endpoint| endpoint["conditions"]["ready"] == true))
-    });
-    for kind in ["ValidatingWebhookConfiguration", "MutatingWebhookConfiguration"] {
-        let registered = watch.version(&format!("{kind} has a webhook"), |event| {
-            event.object["kind"] == kind && event.object["webhooks"].is_array()
-        });
-        assert!(ready < registered, "{kind} was filled in ({registered}) before an endpoint was ready ({ready})");
-    }
-    answers();
-
-    let _two = Scaled::to(2);
-    let pods = names();
-    for pod in &pods {
-        signal(pod, "-STOP");
-    }
-    let crashed: Vec<_> = pods.iter().map(|pod| crash_of(pod)).collect();
-    // One may be back before the other; a pod of ours is matched by no webhook of ours.
-    kubectl(&["-n", SLUICE, "delete", "pod", &pods[0], "--force", "--grace-period=0"]).ok();
-    rolled_out();
-    crashed.into_iter().nth(1).unwrap().wait_for_successor();
-    apply(&space.sandbox("last", &format!("  resources: [{{name: r, plugin: {}}}]", space.name("first")))).ok();
-    space.settled_run("last", "PreCreate", "Committed");
-}
-
-#[test]
-fn w35_while_all_of_sluice_is_down_only_sandboxes_and_plugins_wait() {
+fn w35_while_all_of_sluice_is_down_only_sandboxes_and_plugins_wait_and_a_deletion_is_made_up_for() {
     let space = Space::alone("deadlock");
     let namespace = space.namespace.as_str();
     for kind in CONFIGURATIONS {
@@ -224,7 +204,9 @@ fn w35_while_all_of_sluice_is_down_only_sandboxes_and_plugins_wait() {
             }
         }
     }
-    let _down = Scaled::to(0);
+    apply(&sandbox_with(&space, &[("preDelete", &[("work", 0, "")]), ("postDelete", &[("work", 0, "")])])).ok();
+    space.settle("x");
+    let down = Scaled::to(0);
     let other = space.name("made");
     kubectl(&["create", "namespace", &other]).ok();
     space.workload("web", 1);
@@ -246,6 +228,18 @@ fn w35_while_all_of_sluice_is_down_only_sandboxes_and_plugins_wait() {
     }
     kubectl(&["delete", "namespace", &other, "--timeout=60s"]).ok();
     // All of that was while Sluice's own kinds do wait.
-    let refused = apply(&space.sandbox("x", "  {}")).refused();
-    assert!(refused.stderr.contains("sluice.dev"), "{}", refused.stderr);
+    let refused = apply(&space.sandbox("new", "  {}")).refused();
+    assert!(refused.stderr.contains("failed calling webhook \"default.sluice.dev\""), "{}", refused.stderr);
+    let delete = || kubectl(&["-n", namespace, "delete", "sandbox", "x", "--timeout=30s"]);
+    let refused = delete().refused();
+    assert!(refused.stderr.contains("failed calling webhook \"validate.sluice.dev\""), "{}", refused.stderr);
+    assert!(space.get("sandbox", "x").unwrap()["metadata"]["deletionTimestamp"].is_null());
+
+    // Without the webhooks it is deleted, and Sluice makes up for it: it puts them back, and has its record.
+    take_webhooks_out();
+    delete().ok();
+    assert!(space.get("sandbox", "x").is_none());
+    drop(down);
+    space.settled_run("x", "PostDelete", "Succeeded");
+    assert_eq!(space.count("x").into_iter().collect::<Vec<_>>(), [("PostDelete".to_owned(), 1)]);
 }

@@ -24,3 +24,5 @@ mod schema;
 mod scripts;
 mod server;
 mod sleepers;
+mod turns;
+mod watch;

@@ -1,13 +1,14 @@
 //! What stands in the webhook configurations: the certificates change under load, and others may write there too.
 
 use crate::cluster::{SLUICE, Space, Watch, eventually, get, kubectl, kubectl_file};
-use crate::server::{Scaled, answers};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 const CONFIGURATIONS: [&str; 2] = ["validatingwebhookconfiguration", "mutatingwebhookconfiguration"];
+/// Whoever writes to the configurations while others count what is written there.
+static QUIET: Mutex<()> = Mutex::new(());
 /// The API servers have a minute to see a new CA before anything is signed by it.
 const ROTATED_WITHIN: Duration = Duration::from_secs(150);
 
@@ -30,8 +31,7 @@ fn certificates(pem: &str) -> Vec<String> {
 
 #[test]
 fn w10_certificates_rotate_under_continuous_creates_and_nobody_meets_an_unknown_one() {
-    let space = Space::alone("rotate");
-    let _three = Scaled::to(3);
+    let space = Space::of_three("rotate");
     let (old_leaf, old_bundle) = (secret("tls.crt").unwrap(), certificates(&bundle(CONFIGURATIONS[0])));
     let stop = Arc::new(AtomicBool::new(false));
     // Five creates with each command, most of them dry: they pass the webhooks just the same and leave nothing.
@@ -53,6 +53,7 @@ fn w10_certificates_rotate_under_continuous_creates_and_nobody_meets_an_unknown_
         })
     });
 
+    let quiet = QUIET.lock().unwrap_or_else(PoisonError::into_inner);
     kubectl(&["-n", SLUICE, "delete", "secret", "sluice-tls"]).ok();
     // The CA's key is lost with it, so another CA joins the old one, beside the leaf that is served still.
     let both = eventually(ROTATED_WITHIN, "both configurations trust the old CA and a new one", || {
@@ -60,6 +61,7 @@ fn w10_certificates_rotate_under_continuous_creates_and_nobody_meets_an_unknown_
         let joined = trusted.iter().all(|now| now.len() > old_bundle.len() && old_bundle.iter().all(|old| now.contains(old)));
         (joined && trusted[0] == trusted[1]).then(|| trusted[0].clone())
     });
+    drop(quiet);
     assert_eq!(secret("tls.crt").as_ref(), Some(&old_leaf), "the leaf changed before its CA could be known");
     // What another CA signed comes later.
     eventually(ROTATED_WITHIN, "the leaf is another", || secret("tls.crt").filter(|leaf| *leaf != old_leaf));
@@ -76,8 +78,8 @@ fn w10_certificates_rotate_under_continuous_creates_and_nobody_meets_an_unknown_
 
 #[test]
 fn w32_of_three_replicas_one_writes_once_for_each_change_by_another_and_none_writes_when_idle() {
-    let space = Space::alone("quarrel");
-    let _three = Scaled::to(3);
+    let space = Space::of_three("quarrel");
+    let _quiet = QUIET.lock().unwrap_or_else(PoisonError::into_inner);
     let version = || CONFIGURATIONS.map(|kind| get(&[kind, "sluice"]).unwrap()["metadata"]["resourceVersion"].clone());
     let selector = |kind: &str| get(&[kind, "sluice"]).unwrap()["webhooks"][0]["namespaceSelector"].clone();
     let ours = selector(CONFIGURATIONS[0]);
@@ -100,6 +102,5 @@ fn w32_of_three_replicas_one_writes_once_for_each_change_by_another_and_none_wri
     assert_eq!(version(), before, "somebody wrote although nothing was to be done");
     assert_eq!((changes(CONFIGURATIONS[0]), changes(CONFIGURATIONS[1])), (5, 0));
     kubectl(&["label", CONFIGURATIONS[0], "sluice", "enforced-"]).ok();
-    let _ = space;
-    answers();
+    drop(space);
 }

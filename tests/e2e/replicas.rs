@@ -1,8 +1,8 @@
 //! Two and three replicas: they share the work, and one that dies, stops or goes harms nobody.
 
 use crate::cluster::{Event, SLUICE, Space, Watch, apply, condition, eventually, get, kubectl, kubectl_file, list, step_image, witnesses};
-use crate::server::{Paused, SOON, Scaled, crash_of, executor, leader, names, rolled_out};
-use crate::sleepers::{THREE, begin, begun, once, running, running_of, sandbox_with};
+use crate::server::{Paused, SOON, Scaled, crash_of, executor, leader, names, rolled_out, signal};
+use crate::sleepers::{THREE, begin, begun, once, running, running_of, sandbox_of, sandbox_with};
 use k8s_openapi::jiff::Timestamp;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,7 +24,7 @@ fn after(from: Timestamp, moment: &serde_json::Value) -> f64 {
 }
 
 #[test]
-fn attempts_that_land_elsewhere_join_and_a_replica_that_dies_is_taken_over() {
+fn w11_attempts_that_land_elsewhere_join_and_one_replica_or_all_of_them_may_die() {
     let space = Space::alone("taken");
     let _three = Scaled::to(3);
     let manifest = sandbox_with(&space, &[("preCreate", THREE)]);
@@ -54,7 +54,19 @@ fn attempts_that_land_elsewhere_join_and_a_replica_that_dies_is_taken_over() {
     assert_eq!(after["metadata"]["uid"], before["metadata"]["uid"]);
     assert_eq!((begun(&after, 0), begun(&after, 1)), (begun(&before, 0), begun(&before, 1)));
     once(&after);
+
+    // All of them at once: their pods are matched by no webhook of theirs, so nothing keeps them from coming back.
     rolled_out();
+    let pods = names();
+    for pod in &pods {
+        signal(pod, "-STOP");
+    }
+    let crashed: Vec<_> = pods.iter().map(|pod| crash_of(pod)).collect();
+    kubectl(&["-n", SLUICE, "delete", "pod", &pods[0], "--force", "--grace-period=0"]).ok();
+    crashed.into_iter().next_back().unwrap().wait_for_successor();
+    rolled_out();
+    apply(&manifest.replace("{name: x,", "{name: last,")).ok();
+    once(&space.settled_run("last", "PreCreate", "Committed"));
 }
 
 /// Begins to create sandboxes whose pre-create takes long, until one of them is executed by another replica than this;
@@ -81,10 +93,9 @@ fn w28_replicas_that_are_paused_past_their_leases_are_replaced_and_do_no_harm_wh
     let late = space.plugin("quick", &format!("  runner: {{image: '{}'}}\n  postCreate: {QUICK}", step_image()));
     let late = space.sandbox("late", &format!("  resources: [{{name: r, plugin: {late}}}]"));
     let pods = Watch::new(&[&["pods", "-n", SLUICE, "-l", "sluice.dev/run"]]);
-    let slow_before = sandbox_with(&space, &[("preCreate", steps)]);
+    let slow_before = sandbox_of(&space, "before", &[("preCreate", steps)]);
     let leading = leader();
     let (held, before) = executed_beside(&space, &leading, &slow_before);
-    // Another plugin of that name, which those that are there do not use any more.
     apply(&sandbox_with(&space, &[("postCreate", steps)])).ok();
     let owed = running(&space, "PostCreate", 1);
     assert_eq!(executor(&owed), leading, "post-phases are the leader's");
@@ -110,7 +121,9 @@ fn w28_replicas_that_are_paused_past_their_leases_are_replaced_and_do_no_harm_wh
     assert!(late_by <= LED_AGAIN_WITHIN.as_secs_f64() + 1.0, "post-create began {late_by} s late");
 
     // They wake while another is at their runs, and believe themselves to be leader and executor still.
-    paused.map(Paused::wake);
+    for paused in paused {
+        paused.wake();
+    }
     apply(&slow_before.replace("{name: x,", &format!("{{name: {held},"))).ok();
     for name in ["x", "late", &held] {
         space.settle(name);
@@ -150,8 +163,7 @@ fn creator(space: &Space, plugin: &str, name: &str, stop: &Arc<AtomicBool>) -> J
 
 #[test]
 fn w12_a_rolling_restart_fails_no_change() {
-    let space = Space::alone("rolling");
-    let _two = Scaled::to(2);
+    let space = Space::of_three("rolling");
     let held = space.plugin(
         "held",
         &format!(

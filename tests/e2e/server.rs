@@ -54,7 +54,9 @@ impl Drop for Scaled {
             kubectl(&["-n", SLUICE, "scale", "deployment/sluice", "--replicas=1"]);
             return;
         }
-        scale(1);
+        // Those that go still answer what they hold; nobody has to wait for that.
+        kubectl(&["-n", SLUICE, "scale", "deployment/sluice", "--replicas=1"]).ok();
+        rolled_out();
         answers();
     }
 }

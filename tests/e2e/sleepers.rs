@@ -10,6 +10,11 @@ pub type Phase = (&'static str, &'static [(&'static str, u32, &'static str)]);
 
 /// A sandbox `x` of a plugin with these phases, each of their steps a script that says that it began and sleeps.
 pub fn sandbox_with(space: &Space, phases: &[Phase]) -> String {
+    sandbox_of(space, "p", phases)
+}
+
+/// The same of a plugin with this name, where a test needs more than one.
+pub fn sandbox_of(space: &Space, plugin: &str, phases: &[Phase]) -> String {
     let mut spec = format!("  runner: {{image: '{}'}}\n", step_image());
     for (phase, steps) in phases {
         spec += &format!("  {phase}:\n");
@@ -26,7 +31,7 @@ pub fn sandbox_with(space: &Space, phases: &[Phase]) -> String {
             );
         }
     }
-    let plugin = space.plugin("p", &spec);
+    let plugin = space.plugin(plugin, &spec);
     space.sandbox("x", &format!("  resources: [{{name: r, plugin: {plugin}}}]"))
 }
 
