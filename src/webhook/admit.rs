@@ -73,7 +73,7 @@ impl Admission {
         if let Some(right) = rights::needed_to_skip(old, new) {
             self.require(request, &right, deadline).await?;
         }
-        if !change.counts() {
+        if !change.counts(Side::Pre) {
             return Ok(Answer::allow());
         }
         let planned = match self.plan(change) {
