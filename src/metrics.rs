@@ -31,6 +31,7 @@ pub struct Metrics {
     runs: Family<StateLabels, Gauge>,
     leading: Gauge,
     registered: Gauge,
+    strangers: Counter,
     outcomes: [Counter; 4],
 }
 
@@ -43,6 +44,7 @@ impl Default for Metrics {
             Family::<StateLabels, Gauge>::default(),
             Gauge::default(),
             Gauge::default(),
+            Counter::default(),
         );
         registry.register("admissions", "Validating reviews answered", metrics.0.clone());
         registry.register("admission_seconds", "How long a validating review took, in seconds", metrics.1.clone());
@@ -52,6 +54,11 @@ impl Default for Metrics {
             "webhooks_registered",
             "1 while both webhooks are in force, as the leader sees it",
             metrics.4.clone(),
+        );
+        registry.register(
+            "strangers",
+            "Requests to the webhooks' port without the token that the webhook configurations name",
+            metrics.5.clone(),
         );
         let outcomes = [
             ("changes_committed", "Changes that were stored after their pre-phase, as this replica saw them"),
@@ -72,6 +79,7 @@ impl Default for Metrics {
             runs: metrics.2,
             leading: metrics.3,
             registered: metrics.4,
+            strangers: metrics.5,
         }
     }
 }
@@ -94,6 +102,15 @@ impl Metrics {
         };
         self.admissions.get_or_create(&labels).inc();
         self.admission_seconds.observe(took.as_secs_f64());
+    }
+
+    pub fn stranger(&self) {
+        self.strangers.inc();
+    }
+
+    #[cfg(test)]
+    pub fn strangers(&self) -> u64 {
+        self.strangers.get()
     }
 
     pub fn leading(&self, leading: bool) {

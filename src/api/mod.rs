@@ -12,7 +12,7 @@ mod sandbox;
 mod sandbox_record;
 mod schema;
 
-pub use phase::Phase;
+pub use phase::{Phase, Workflow};
 pub use phase_run::{
     Admitted, ObjectRef, PhaseRun, PhaseRunSpec, PhaseRunStatus, RunResource, RunState, StepKind, StepState,
     StepStatus, TargetRef,

@@ -53,3 +53,23 @@ impl fmt::Display for Phase {
         f.write_str(self.slug())
     }
 }
+
+/// A list of steps of a plugin: that of a phase, or the one that undoes a pre-phase whose change was not stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Workflow {
+    Of(Phase),
+    Abandoned,
+}
+
+impl Workflow {
+    /// All seven, in the order in which one may read what another left.
+    pub const ALL: [Workflow; 7] = [
+        Workflow::Of(Phase::PreCreate),
+        Workflow::Of(Phase::PostCreate),
+        Workflow::Of(Phase::PreUpdate),
+        Workflow::Of(Phase::PostUpdate),
+        Workflow::Of(Phase::PreDelete),
+        Workflow::Of(Phase::PostDelete),
+        Workflow::Abandoned,
+    ];
+}

@@ -120,6 +120,13 @@ pub struct RunResource {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::any_objects")]
     pub undo: Vec<Step>,
+    /// What undoes this resource's part of a pre-phase in place of all else: the plugin's own `abandoned` workflow.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "schema::any_objects")]
+    pub abandoned: Vec<Step>,
+    /// The phase that the steps undo, where they are those of `abandoned`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub undoes: Option<Phase>,
 }
 
 /// Where a run stands.

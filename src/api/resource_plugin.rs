@@ -1,4 +1,4 @@
-use super::{Phase, schema};
+use super::{Phase, Workflow, schema};
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -79,6 +79,13 @@ pub struct ResourcePluginSpec {
     #[schemars(length(min = 1, max = 32))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".to_owned()]))]
     pub post_delete: Option<Vec<Step>>,
+    /// Undoes a pre-phase whose change was not stored, in place of what does by default (`postDelete` after a
+    /// pre-create, `preUpdate` towards what is stored after a pre-update, nothing after a pre-delete). `phase` and
+    /// `SLUICE_PHASE` tell which one it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 32))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".to_owned()]))]
+    pub abandoned: Option<Vec<Step>>,
     /// Another name of `preCreate`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 32))]
@@ -92,8 +99,9 @@ pub struct ResourcePluginSpec {
 }
 
 impl ResourcePluginSpec {
-    /// The field that holds `phase`'s workflow (`create` for pre-create where that name is used), and the workflow.
-    pub fn workflow_field(&self, phase: Phase) -> (&'static str, &[Step]) {
+    /// The field that holds a workflow (`create` for pre-create where that name is used), and its steps.
+    pub fn workflow_field(&self, workflow: Workflow) -> (&'static str, &[Step]) {
+        let Workflow::Of(phase) = workflow else { return ("abandoned", self.abandoned.as_deref().unwrap_or_default()) };
         let (named, other) = match phase {
             Phase::PreCreate => (&self.pre_create, Some(("create", &self.create))),
             Phase::PostCreate => (&self.post_create, None),
@@ -109,9 +117,14 @@ impl ResourcePluginSpec {
         }
     }
 
+    /// The steps of a workflow; none where the plugin does not have it.
+    pub fn steps(&self, workflow: Workflow) -> &[Step] {
+        self.workflow_field(workflow).1
+    }
+
     /// The workflow of `phase`; empty where the plugin has none.
     pub fn workflow(&self, phase: Phase) -> &[Step] {
-        self.workflow_field(phase).1
+        self.steps(Workflow::Of(phase))
     }
 
     /// The settings of `phase`, defaults where the plugin says nothing.

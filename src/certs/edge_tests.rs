@@ -13,6 +13,8 @@ use super::fake_api::{FakeApi, MUTATING, SECRETS, SLICES, VALIDATING};
 use super::keep::keep_rotated;
 use super::reload::{Patience, keep_reloaded};
 use super::store::{SecretStore, Written};
+use super::token::accept::Accepted;
+use super::token::{Token, Tokens, keep as token};
 use super::webhook_config::{Webhooks, keep_registered, look};
 use super::{Names, Registration, Serving, State};
 
@@ -70,8 +72,8 @@ async fn a_write_over_what_was_changed_since_is_lost() {
     let state = store(&api).ensure(&Registration::Absent).await.unwrap();
     let read = store(&api).read().await.unwrap();
     api.put(SECRETS, NAME, api.get(SECRETS, NAME).unwrap());
-    assert_eq!(store(&api).write(read, &state).await.unwrap(), Written::Lost);
-    assert_eq!(store(&api).write(None, &state).await.unwrap(), Written::Lost);
+    assert_eq!(store(&api).write(read, state.data()).await.unwrap(), Written::Lost);
+    assert_eq!(store(&api).write(None, state.data()).await.unwrap(), Written::Lost);
 }
 
 #[tokio::test]
@@ -89,7 +91,12 @@ async fn a_deleted_secret_comes_back_with_the_leaf_that_all_serve_and_a_new_auth
     let serving = Serving::new(names());
     serving.offer(state.clone(), Timestamp::now(), Patience::Hold).unwrap();
     let trusted = state.authorities.iter().map(|authority| authority.certificate.clone()).collect();
-    let registered = Registration::Trusting { authorities: trusted, since: Timestamp::UNIX_EPOCH, complete: true };
+    let registered = Registration::Trusting {
+        authorities: trusted,
+        named: Vec::new(),
+        since: Timestamp::UNIX_EPOCH,
+        complete: true,
+    };
     let (_told, registration) = watch::channel(registered);
     let reload = tokio::spawn(keep_reloaded(store(&api), serving.clone()));
     let rotate = tokio::spawn(keep_rotated(store(&api), serving.known(), registration));
@@ -109,6 +116,7 @@ async fn a_deleted_secret_comes_back_with_the_leaf_that_all_serve_and_a_new_auth
 struct Registered {
     api: FakeApi,
     bundle: Arc<watch::Sender<String>>,
+    accepted: Arc<Accepted>,
     seen: watch::Receiver<Registration>,
     task: tokio::task::JoinHandle<()>,
 }
@@ -126,13 +134,14 @@ async fn register(ready: bool) -> Registered {
     api.put(MUTATING, NAME, json!({}));
     let state = store(&api).ensure(&Registration::Absent).await.unwrap();
     let bundle = Arc::new(watch::Sender::new(state.bundle_pem()));
+    let accepted = Accepted::new(Tokens::first(&[], Timestamp::now()), &Registration::Absent, Timestamp::now());
     let (told, seen) = watch::channel(Registration::Unknown);
-    let running = keep_registered(api.client.clone(), webhooks(), bundle.subscribe(), told);
+    let running = keep_registered(api.client.clone(), webhooks(), bundle.subscribe(), accepted.known(), told);
     let task = tokio::spawn(async move {
         let ended = running.await;
         panic!("{ended:?}");
     });
-    Registered { api, bundle, seen, task }
+    Registered { api, bundle, accepted, seen, task }
 }
 
 fn patches(api: &FakeApi) -> usize {
@@ -198,4 +207,69 @@ async fn a_configuration_that_is_gone_is_never_made_again() {
     a_while().await;
     assert_eq!(patches(&it.api), 2);
     assert!(it.api.get(MUTATING, NAME).is_none());
+}
+
+#[tokio::test]
+async fn a_new_current_token_is_named_in_both() {
+    let it = register(true).await;
+    until("both are registered", || it.seen.borrow().in_force()).await;
+    let tokens = Tokens::first(&[], Timestamp::now());
+    it.accepted.offer(tokens.clone(), Timestamp::now());
+    until("both name it", || it.seen.borrow().named() == [tokens.current.clone()]).await;
+    assert_eq!(patches(&it.api), 4);
+}
+
+const TOKEN: &str = "sluice-token";
+
+fn token_store(api: &FakeApi) -> SecretStore {
+    SecretStore::of_type(api.client.clone(), TOKEN, names(), token::SECRET_TYPE)
+}
+
+fn tokens(api: &FakeApi) -> Option<Tokens> {
+    let secret: Secret = serde_json::from_value(api.get(SECRETS, TOKEN)?).unwrap();
+    Tokens::read(&secret.data.unwrap())
+}
+
+fn naming(token: &Token) -> Registration {
+    let (authorities, since) = (Vec::new(), Timestamp::UNIX_EPOCH);
+    Registration::Trusting { authorities, named: vec![token.clone()], since, complete: true }
+}
+
+#[tokio::test]
+async fn replicas_that_start_together_have_one_token_and_one_that_the_webhooks_name_already_stays_current() {
+    let api = FakeApi::start().await;
+    let (a, b) = (token_store(&api), token_store(&api));
+    let absent = Registration::Absent;
+    let (a, b) = tokio::join!(token::ensure(&a, &absent), token::ensure(&b, &absent));
+    assert_eq!(a.unwrap(), b.unwrap());
+    assert_eq!(api.get(SECRETS, TOKEN).unwrap()["type"], token::SECRET_TYPE);
+
+    api.put(SECRETS, TOKEN, json!({"data": {"current": ByteString(b"x".to_vec())}}));
+    let named = Token::random();
+    let mended = token::ensure(&token_store(&api), &naming(&named)).await.unwrap();
+    assert_eq!((&mended.current, mended.accepted.len()), (&named, 2));
+    assert_eq!(tokens(&api), Some(mended));
+}
+
+#[tokio::test]
+async fn a_deleted_token_comes_back_with_a_successor_and_nobody_forgets_it() {
+    let api = FakeApi::start().await;
+    let first = token::ensure(&token_store(&api), &Registration::Absent).await.unwrap();
+    let accepted = Accepted::new(first.clone(), &Registration::Absent, Timestamp::now());
+    let (_told, registration) = watch::channel(naming(&first.current));
+    let follow = tokio::spawn(token::follow(token_store(&api), accepted.clone()));
+    let renew = tokio::spawn(token::keep_renewed(token_store(&api), accepted.clone(), registration));
+    a_while().await;
+    assert_eq!(tokens(&api), Some(first.clone()));
+
+    api.delete(SECRETS, TOKEN);
+    until("the Secret is back", || api.get(SECRETS, TOKEN).is_some()).await;
+    let back = tokens(&api).unwrap();
+    assert_eq!((&back.current, back.accepted.len()), (&first.current, 2));
+    let known = accepted.known();
+    until("it is followed", || **known.borrow() == back).await;
+    let said = |token: &Token| token.path("").trim_start_matches('/').to_owned();
+    assert!(back.accepted.iter().all(|token| accepted.accepts(&said(token), Timestamp::now())));
+    follow.abort();
+    renew.abort();
 }

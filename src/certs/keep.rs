@@ -72,7 +72,7 @@ async fn step(store: &SecretStore, remembered: &State, seen: &Registration) -> R
         return Ok(Step::NothingDue);
     }
     let state = perform(action, &state, seen, &store.names, now)?;
-    match store.write(secret, &state).await? {
+    match store.write(secret, state.data()).await? {
         Written::Yes => Ok(Step::Taken(action)),
         Written::Lost => Ok(Step::Overtaken),
     }

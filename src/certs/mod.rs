@@ -1,4 +1,5 @@
-//! The serving certificate: issuing, rotation, reload, and the webhook configurations that trust it.
+//! The serving certificate and the token in our paths: issuing, rotation, reload, and the webhook configurations
+//! that trust the one and name the other.
 //!
 //! [`issue`], [`state`], [`rotate`] and [`webhook_spec`] are pure: they are given the time and know no client.
 //! [`store`], [`reload`], [`keep`] and [`webhook_config`] are the edge and decide nothing. How they fit:
@@ -10,7 +11,8 @@
 //!                  keep::keep_rotated                (what those carry -> the next step, into the Secret)
 //! ```
 //!
-//! Where the certificate is cert-manager's or given, `keep_rotated` does not run; all else is the same.
+//! Where the certificate is cert-manager's or given, `keep_rotated` does not run; all else is the same. The token is
+//! Sluice's own in any case: see [`token`].
 
 pub mod issue;
 pub mod keep;
@@ -18,6 +20,7 @@ pub mod reload;
 pub mod rotate;
 pub mod state;
 pub mod store;
+pub mod token;
 pub mod webhook_config;
 pub mod webhook_spec;
 

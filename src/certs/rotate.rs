@@ -13,6 +13,7 @@ use rustls_pki_types::CertificateDer;
 
 use super::issue::{self, BACKDATED, IssueError, LEAF_LIFETIME, Names};
 use super::state::{Authority, State};
+use super::token::Token;
 
 const DAY: u64 = 24 * 60 * 60;
 
@@ -25,7 +26,7 @@ pub const PROPAGATION: Duration = Duration::from_secs(60);
 /// How long replicas may take to serve a new leaf.
 pub const RELOAD_GRACE: Duration = Duration::from_secs(10 * 60);
 
-/// What our webhook configurations were last seen to trust.
+/// What our webhook configurations were last seen to trust, and the tokens that they name.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Registration {
     /// Nobody has looked yet.
@@ -37,6 +38,8 @@ pub enum Registration {
     Trusting {
         /// The authorities.
         authorities: Vec<CertificateDer<'static>>,
+        /// The tokens in their paths, each once.
+        named: Vec<Token>,
         /// When they were first seen to.
         since: Timestamp,
         /// Whether no webhook of ours is missing.
@@ -48,6 +51,25 @@ impl Registration {
     /// Whether every change that should pass us does.
     pub fn in_force(&self) -> bool {
         matches!(self, Self::Trusting { complete: true, .. })
+    }
+
+    /// The tokens in the paths that they name.
+    pub fn named(&self) -> &[Token] {
+        match self {
+            Self::Trusting { named, .. } => named,
+            Self::Unknown | Self::Absent => &[],
+        }
+    }
+
+    /// Whether every API server calls by `token`, and by no other, by now.
+    pub fn names(&self, token: &Token, now: Timestamp) -> bool {
+        match self {
+            Self::Unknown => false,
+            Self::Absent => true,
+            Self::Trusting { named, since, .. } => {
+                named.iter().all(|named| named == token) && *since + PROPAGATION <= now
+            }
+        }
     }
 
     fn trusted(&self) -> &[CertificateDer<'static>] {

@@ -54,9 +54,12 @@ impl World {
     fn registration(&self) -> Registration {
         match &self.registered {
             None => Registration::Unknown,
-            Some((authorities, since)) => {
-                Registration::Trusting { authorities: authorities.clone(), since: *since, complete: true }
-            }
+            Some((authorities, since)) => Registration::Trusting {
+                authorities: authorities.clone(),
+                named: Vec::new(),
+                since: *since,
+                complete: true,
+            },
         }
     }
 

@@ -1,9 +1,11 @@
-//! The Secret that all replicas share: read, created once, replaced only as it was read.
+//! A Secret that all replicas share: read, created once, replaced only as it was read.
 //!
-//! Every call is bounded. It decides nothing: what to write is [`super::rotate`]'s.
+//! Every call is bounded. It decides nothing: what to write is [`super::rotate`]'s and [`super::token::rotate`]'s.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
+use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
@@ -16,7 +18,8 @@ use crate::api::labels::MANAGER;
 
 /// The longest that one call to the API server may take.
 pub(super) const CALL: Duration = Duration::from_secs(10);
-const ATTEMPTS: usize = 10;
+/// How often a first write is tried that others are before.
+pub(super) const ATTEMPTS: usize = 10;
 
 /// Why the Secret could not be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -66,14 +69,21 @@ pub struct SecretStore {
     pub(super) api: Api<Secret>,
     /// The Secret's name.
     pub(super) name: String,
+    /// The `type` of it, where it is made here.
+    secret_type: &'static str,
     /// The Service that the certificate is for.
     pub(super) names: Names,
 }
 
 impl SecretStore {
-    /// The Secret `name` in the Service's namespace.
+    /// The Secret `name` with the serving certificate, in the Service's namespace.
     pub fn new(client: Client, name: impl Into<String>, names: Names) -> Self {
-        Self { api: Api::namespaced(client, &names.namespace), name: name.into(), names }
+        Self::of_type(client, name, names, "kubernetes.io/tls")
+    }
+
+    /// The Secret `name` of this type, in the Service's namespace.
+    pub fn of_type(client: Client, name: impl Into<String>, names: Names, secret_type: &'static str) -> Self {
+        Self { api: Api::namespaced(client, &names.namespace), name: name.into(), secret_type, names }
     }
 
     /// The Secret as it is.
@@ -81,15 +91,15 @@ impl SecretStore {
         self.call("get", self.api.get_opt(&self.name)).await
     }
 
-    /// Writes `state`: over `old` if nobody changed it since, or as a new Secret if there is none.
-    pub async fn write(&self, old: Option<Secret>, state: &State) -> Result<Written, StoreError> {
+    /// Writes `data`: over `old` if nobody changed it since, or as a new Secret if there is none.
+    pub async fn write(&self, old: Option<Secret>, data: BTreeMap<String, ByteString>) -> Result<Written, StoreError> {
         let params = PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() };
         let result = match old {
             Some(mut secret) => {
-                secret.data = Some(state.data());
+                secret.data = Some(data);
                 self.call("update", self.api.replace(&self.name, &params, &secret)).await
             }
-            None => self.call("create", self.api.create(&params, &self.new_secret(state))).await,
+            None => self.call("create", self.api.create(&params, &self.new_secret(data))).await,
         };
         match result {
             Ok(_) => Ok(Written::Yes),
@@ -110,7 +120,7 @@ impl SecretStore {
             }
             let action = next(&state, registration, &self.names, now);
             let state = perform(action, &state, registration, &self.names, now)?;
-            if self.write(secret, &state).await? == Written::Yes {
+            if self.write(secret, state.data()).await? == Written::Yes {
                 tracing::info!(secret = self.name, ?action, "issued a serving certificate");
                 return Ok(state);
             }
@@ -118,7 +128,7 @@ impl SecretStore {
         Err(StoreError::Contended { name: self.name.clone() })
     }
 
-    fn new_secret(&self, state: &State) -> Secret {
+    fn new_secret(&self, data: BTreeMap<String, ByteString>) -> Secret {
         let labels = [("app.kubernetes.io/managed-by".to_owned(), MANAGER.to_owned())];
         Secret {
             metadata: ObjectMeta {
@@ -126,8 +136,8 @@ impl SecretStore {
                 labels: Some(labels.into()),
                 ..ObjectMeta::default()
             },
-            type_: Some("kubernetes.io/tls".to_owned()),
-            data: Some(state.data()),
+            type_: Some(self.secret_type.to_owned()),
+            data: Some(data),
             ..Secret::default()
         }
     }

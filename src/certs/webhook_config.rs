@@ -1,9 +1,10 @@
-//! Puts our webhooks, with the bundle that they are trusted through, into the two webhook configurations.
+//! Puts our webhooks, with the bundle that they are trusted through and the token that they are called by, into the two webhook configurations.
 //!
 //! The leader's task. The chart creates both objects, empty, and takes them away; a missing one is never created
 //! here, for that is how an uninstall goes. What must stand in them is [`super::webhook_spec`]'s.
 
 use std::convert::Infallible;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::stream::{BoxStream, select_all};
@@ -20,6 +21,7 @@ use tokio::sync::watch;
 use super::issue::Names;
 use super::rotate::Registration;
 use super::store::{CALL, code};
+use super::token::{Token, Tokens};
 use super::webhook_spec::{Kind, Pace, apply_over, differs, has_ready_endpoint, observe, ours};
 use crate::api::labels::MANAGER;
 
@@ -83,15 +85,19 @@ pub enum RegisterError {
     /// Whoever serves the certificate is gone.
     #[error("the certificate's bundle is no longer published, so webhooks cannot be kept registered")]
     NoBundle,
+    /// Whoever accepts the tokens is gone.
+    #[error("the token of the webhooks' path is no longer published, so webhooks cannot be kept registered")]
+    NoToken,
 }
 
 /// Keeps both webhook configurations as they must be, and tells `told` what they are seen to trust.
 ///
-/// `bundle` is [`super::Serving::current_bundle`].
+/// `bundle` is [`super::Serving::current_bundle`], `tokens` is [`super::token::accept::Accepted::known`].
 pub async fn keep_registered(
     client: Client,
     webhooks: Webhooks,
     mut bundle: watch::Receiver<String>,
+    mut tokens: watch::Receiver<Arc<Tokens>>,
     told: watch::Sender<Registration>,
 ) -> Result<Infallible, RegisterError> {
     let edge = Edge { client, webhooks };
@@ -100,7 +106,8 @@ pub async fn keep_registered(
     let mut retry = FIRST_RETRY;
     loop {
         let pem = bundle.borrow_and_update().clone();
-        let pause = match edge.pass(&pem, &mut pace, &told).await {
+        let token = tokens.borrow_and_update().current.clone();
+        let pause = match edge.pass(&pem, &token, &mut pace, &told).await {
             Ok(pause) => {
                 retry = FIRST_RETRY;
                 pause
@@ -118,6 +125,10 @@ pub async fn keep_registered(
                 // What we want is new, so this is no quarrel with anybody.
                 pace = Pace::default();
             }
+            changed = tokens.changed() => {
+                changed.map_err(|_| RegisterError::NoToken)?;
+                pace = Pace::default();
+            }
             Some(()) = events.next() => {
                 tokio::time::sleep(GATHER).await;
                 while let Some(Some(())) = events.next().now_or_never() {}
@@ -126,7 +137,8 @@ pub async fn keep_registered(
     }
 }
 
-/// What the webhook configurations trust now. For a first certificate that must not contradict them.
+/// What the webhook configurations trust and name now. For a first certificate and a first token that must not
+/// contradict them.
 pub async fn look(client: Client, webhooks: Webhooks) -> Result<Registration, RegisterError> {
     let live = Edge { client, webhooks }.live().await?;
     Ok(observe(&live, &Registration::Unknown, Timestamp::now()))
@@ -142,6 +154,7 @@ impl Edge {
     async fn pass(
         &self,
         bundle: &str,
+        token: &Token,
         pace: &mut Pace,
         told: &watch::Sender<Registration>,
     ) -> Result<Duration, RegisterError> {
@@ -150,7 +163,7 @@ impl Edge {
         let mut wrote = false;
         for (kind, object) in &mut live {
             let Some(current) = object.as_ref() else { continue };
-            let desired = kind.desired(&self.webhooks.names, bundle);
+            let desired = kind.desired(&self.webhooks.names, bundle, token);
             if bundle.is_empty() || !differs(current, *kind, &desired) {
                 continue;
             }

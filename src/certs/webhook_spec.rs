@@ -14,12 +14,13 @@ use serde_json::{Value, json};
 use super::issue::Names;
 use super::rotate::Registration;
 use super::state::certificates;
+use super::token::Token;
 use crate::api::labels::REGISTERED_AT;
 use crate::api::{GROUP, VERSION};
 
-/// Where the API server sends what is to be validated.
+/// Below this is where the API server sends what is to be validated; the token follows.
 pub const VALIDATE_PATH: &str = "/validate";
-/// Where the API server sends what is to be given its defaults.
+/// Below this is where the API server sends what is to be given its defaults; the token follows.
 pub const MUTATE_PATH: &str = "/mutate";
 /// The name of the validating webhook.
 pub const VALIDATE_NAME: &str = "validate.sluice.dev";
@@ -60,8 +61,8 @@ impl Kind {
         }
     }
 
-    /// Our webhook, reached by the Service `names` and trusted through `bundle` (PEM).
-    pub fn desired(self, names: &Names, bundle: &str) -> Value {
+    /// Our webhook, reached by the Service `names`, trusted through `bundle` (PEM), and called by `token`.
+    pub fn desired(self, names: &Names, bundle: &str, token: &Token) -> Value {
         let mut webhook = json!({
             "name": self.webhook(),
             "admissionReviewVersions": ["v1"],
@@ -96,7 +97,7 @@ impl Kind {
         };
         webhook["clientConfig"] = json!({
             "caBundle": STANDARD.encode(bundle),
-            "service": {"name": names.service, "namespace": names.namespace, "path": path, "port": SERVICE_PORT},
+            "service": {"name": names.service, "namespace": names.namespace, "path": token.path(path), "port": SERVICE_PORT},
         });
         if let (Value::Object(webhook), Value::Object(rest)) = (&mut webhook, rest) {
             webhook.extend(rest);
@@ -148,7 +149,7 @@ pub fn apply_over(live: &Value, kind: Kind, desired: &Value, now: Timestamp) -> 
     })
 }
 
-/// What the live configurations trust together, at `now`; `before` is what they did when last looked at.
+/// What the live configurations trust together and name, at `now`; `before` is what they did when last looked at.
 pub fn observe(live: &[(Kind, Option<Value>)], before: &Registration, now: Timestamp) -> Registration {
     let webhooks: Vec<&Value> = live.iter().filter_map(|(kind, object)| ours(object.as_ref()?, *kind)).collect();
     let Some((first, rest)) = webhooks.split_first() else { return Registration::Absent };
@@ -157,12 +158,24 @@ pub fn observe(live: &[(Kind, Option<Value>)], before: &Registration, now: Times
         let also = trusted(webhook);
         authorities.retain(|authority| also.contains(authority));
     }
+    let mut named: Vec<Token> = Vec::new();
+    for token in
+        webhooks.iter().filter_map(|webhook| Token::in_path(webhook["clientConfig"]["service"]["path"].as_str()?))
+    {
+        if !named.contains(&token) {
+            named.push(token);
+        }
+    }
     let complete = webhooks.len() == live.len();
     let since = match before {
-        Registration::Trusting { authorities: old, since, .. } if *old == authorities => *since,
+        Registration::Trusting { authorities: old, named: old_named, since, .. }
+            if *old == authorities && *old_named == named =>
+        {
+            *since
+        }
         _ => now,
     };
-    Registration::Trusting { authorities, since, complete }
+    Registration::Trusting { authorities, named, since, complete }
 }
 
 fn trusted(webhook: &Value) -> Vec<CertificateDer<'static>> {

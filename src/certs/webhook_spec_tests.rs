@@ -13,13 +13,21 @@ fn now() -> Timestamp {
     at("2026-11-30T12:00:00Z")
 }
 
+fn token() -> Token {
+    Token::read(&"0f".repeat(32)).unwrap()
+}
+
+fn path(base: &str) -> String {
+    format!("{base}/{}", "0f".repeat(32))
+}
+
 fn empty() -> Value {
     json!({"metadata": {"name": "sluice", "uid": "u-1"}})
 }
 
 /// As the API server gives it back after our apply, with what it and others add.
 fn stored(kind: Kind, bundle: &str) -> Value {
-    let mut object = apply_over(&empty(), kind, &kind.desired(&names(), bundle), now());
+    let mut object = apply_over(&empty(), kind, &kind.desired(&names(), bundle, &token()), now());
     object["metadata"]["generation"] = json!(2);
     object["metadata"]["annotations"]["meta.helm.sh/release-name"] = json!("sluice");
     object["webhooks"][0]["matchConditions"] = json!([]);
@@ -28,7 +36,7 @@ fn stored(kind: Kind, bundle: &str) -> Value {
 
 #[test]
 fn the_validating_webhook_says_what_the_design_says() {
-    let webhook = Kind::Validating.desired(&names(), "PEM");
+    let webhook = Kind::Validating.desired(&names(), "PEM", &token());
     assert_eq!(
         webhook,
         json!({
@@ -36,7 +44,7 @@ fn the_validating_webhook_says_what_the_design_says() {
             "admissionReviewVersions": ["v1"],
             "clientConfig": {
                 "caBundle": "UEVN",
-                "service": {"name": "sluice", "namespace": "sluice-system", "path": "/validate", "port": 443},
+                "service": {"name": "sluice", "namespace": "sluice-system", "path": path(VALIDATE_PATH), "port": 443},
             },
             "failurePolicy": "Fail",
             "matchPolicy": "Equivalent",
@@ -58,12 +66,12 @@ fn the_validating_webhook_says_what_the_design_says() {
 
 #[test]
 fn the_mutating_webhook_is_pure_quick_and_never_asked_on_delete() {
-    let webhook = Kind::Mutating.desired(&names(), "PEM");
+    let webhook = Kind::Mutating.desired(&names(), "PEM", &token());
     assert_eq!(webhook["name"], "default.sluice.dev");
     assert_eq!(webhook["sideEffects"], "None");
     assert_eq!(webhook["timeoutSeconds"], 5);
     assert_eq!(webhook["reinvocationPolicy"], "Never");
-    assert_eq!(webhook["clientConfig"]["service"]["path"], "/mutate");
+    assert_eq!(webhook["clientConfig"]["service"]["path"], path(MUTATE_PATH));
     assert_eq!(
         webhook["rules"],
         json!([{"apiGroups": ["sluice.dev"], "apiVersions": ["v1alpha1"], "resources": ["sandboxes"],
@@ -75,10 +83,10 @@ fn the_mutating_webhook_is_pure_quick_and_never_asked_on_delete() {
 fn both_are_what_the_api_server_knows_as_such() {
     use k8s_openapi::api::admissionregistration::v1::{MutatingWebhook, ValidatingWebhook};
     // Typed and back: a field that is misspelt or of another type would be lost.
-    let validating = Kind::Validating.desired(&names(), "PEM");
+    let validating = Kind::Validating.desired(&names(), "PEM", &token());
     let typed: ValidatingWebhook = serde_json::from_value(validating.clone()).unwrap();
     assert_eq!(serde_json::to_value(typed).unwrap(), validating);
-    let mutating = Kind::Mutating.desired(&names(), "PEM");
+    let mutating = Kind::Mutating.desired(&names(), "PEM", &token());
     let typed: MutatingWebhook = serde_json::from_value(mutating.clone()).unwrap();
     assert_eq!(serde_json::to_value(typed).unwrap(), mutating);
 }
@@ -86,7 +94,7 @@ fn both_are_what_the_api_server_knows_as_such() {
 #[test]
 fn no_subresource_and_no_wildcard_is_ever_matched() {
     for kind in Kind::ALL {
-        let text = kind.desired(&names(), "PEM")["rules"].to_string();
+        let text = kind.desired(&names(), "PEM", &token())["rules"].to_string();
         assert!(!text.contains('*') && !text.contains('/'), "{text}");
     }
 }
@@ -94,7 +102,7 @@ fn no_subresource_and_no_wildcard_is_ever_matched() {
 #[test]
 fn what_was_applied_does_not_differ_whatever_others_add() {
     for kind in Kind::ALL {
-        let desired = kind.desired(&names(), "PEM");
+        let desired = kind.desired(&names(), "PEM", &token());
         let mut live = stored(kind, "PEM");
         assert!(!differs(&live, kind, &desired));
         live["webhooks"].as_array_mut().unwrap().insert(0, json!({"name": "another.example.com"}));
@@ -105,9 +113,9 @@ fn what_was_applied_does_not_differ_whatever_others_add() {
 #[test]
 fn every_change_of_a_field_of_ours_differs() {
     for kind in Kind::ALL {
-        let desired = kind.desired(&names(), "PEM");
+        let desired = kind.desired(&names(), "PEM", &token());
         assert!(differs(&empty(), kind, &desired));
-        assert!(differs(&stored(kind, "PEM"), kind, &kind.desired(&names(), "NEW")));
+        assert!(differs(&stored(kind, "PEM"), kind, &kind.desired(&names(), "NEW", &token())));
         for field in desired.as_object().unwrap().keys() {
             let mut live = stored(kind, "PEM");
             live["webhooks"][0].as_object_mut().unwrap().remove(field);
@@ -117,6 +125,7 @@ fn every_change_of_a_field_of_ours_differs() {
         let more = json!({"key": "control-plane", "operator": "DoesNotExist"});
         narrowed["webhooks"][0]["namespaceSelector"]["matchExpressions"].as_array_mut().unwrap().push(more);
         assert!(differs(&narrowed, kind, &desired));
+        assert!(differs(&stored(kind, "PEM"), kind, &kind.desired(&names(), "PEM", &Token::random())));
         let mut unstamped = stored(kind, "PEM");
         unstamped["metadata"].as_object_mut().unwrap().remove("annotations");
         assert!(differs(&unstamped, kind, &desired));
@@ -143,12 +152,12 @@ fn the_time_of_registration_stays_for_as_long_as_the_webhook_does() {
     let kind = Kind::Validating;
     let later = at("2027-01-01T00:00:00.5Z");
     let live = stored(kind, "PEM");
-    let again = apply_over(&live, kind, &kind.desired(&names(), "NEW"), later);
+    let again = apply_over(&live, kind, &kind.desired(&names(), "NEW", &token()), later);
     assert_eq!(registered_at(&again), Some(now()));
 
     let mut emptied = live;
     emptied["webhooks"] = json!([]);
-    let again = apply_over(&emptied, kind, &kind.desired(&names(), "NEW"), later);
+    let again = apply_over(&emptied, kind, &kind.desired(&names(), "NEW", &token()), later);
     assert_eq!(again["metadata"]["annotations"][REGISTERED_AT], "2027-01-01T00:00:00Z");
 }
 
@@ -168,7 +177,12 @@ fn what_is_trusted_is_what_both_trust_and_since_when() {
     };
     let both = pem(&[&one, &two]);
     let first = observe(&live(&both, &pem(&[&one])), &Registration::Unknown, now());
-    let expected = Registration::Trusting { authorities: vec![one.certificate.clone()], since: now(), complete: true };
+    let expected = Registration::Trusting {
+        authorities: vec![one.certificate.clone()],
+        named: vec![token()],
+        since: now(),
+        complete: true,
+    };
     assert_eq!(first, expected);
 
     let later = at("2026-11-30T13:00:00Z");
@@ -181,6 +195,27 @@ fn what_is_trusted_is_what_both_trust_and_since_when() {
     assert!(more.in_force());
     let none = [(Kind::Validating, Some(empty())), (Kind::Mutating, None)];
     assert_eq!(observe(&none, &first, later), Registration::Absent);
+}
+
+#[test]
+fn the_tokens_that_are_named_are_those_of_either_and_another_one_is_news() {
+    let live = |validating: &Token, mutating: &Token| {
+        [(Kind::Validating, validating), (Kind::Mutating, mutating)].map(|(kind, token)| {
+            let webhook = kind.desired(&names(), "PEM", token);
+            (kind, Some(apply_over(&empty(), kind, &webhook, now())))
+        })
+    };
+    let (old, new) = (token(), Token::random());
+    let first = observe(&live(&old, &old), &Registration::Unknown, now());
+    assert_eq!(first.named(), std::slice::from_ref(&old));
+
+    let later = now() + Duration::from_secs(3600);
+    assert!(first.names(&old, later) && !first.names(&old, now()), "the API servers are given a while");
+    let half = observe(&live(&new, &old), &first, later);
+    assert_eq!(half.named(), [new.clone(), old.clone()]);
+    assert!(!half.names(&new, later + Duration::from_secs(3600)));
+    let whole = observe(&live(&new, &new), &half, later);
+    assert!(!whole.names(&new, later) && whole.names(&new, later + Duration::from_secs(60)));
 }
 
 #[test]

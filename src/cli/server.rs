@@ -4,6 +4,7 @@ use crate::api::ResourcePlugin;
 use crate::certs::keep::keep_rotated;
 use crate::certs::reload::{Patience, keep_reloaded};
 use crate::certs::store::SecretStore;
+use crate::certs::token::keep::Keeper;
 use crate::certs::webhook_config::{self, Webhooks as Registered};
 use crate::certs::{Names, Registration, Serving};
 use crate::controller::events::Recorder;
@@ -177,18 +178,20 @@ async fn serve(args: ServerArgs) -> anyhow::Result<ExitCode> {
         names: names.clone(),
     };
     let store = SecretStore::new(client.clone(), SECRET, names.clone());
-    let serving = Serving::new(names);
+    let serving = Serving::new(names.clone());
     let registration = webhook_config::look(client.clone(), configurations.clone())
         .await
         .context("the webhook configurations could not be read")?;
     let state = store.ensure(&registration).await.context("there is no serving certificate")?;
     serving.offer(state, Timestamp::now(), Patience::Hold).context("the serving certificate cannot be used")?;
     tokio::spawn(keep_reloaded(store.clone(), serving.clone()));
+    let token = Keeper::start(client.clone(), names, &registration);
+    let token = token.await.context("there is no token for the webhooks' path")?;
 
     let listening = listen(args.webhook_address)?;
-    let webhooks = Arc::new(webhooks(&args, &engine, &plugins, &metrics, &stop));
     let drain = Drain { accept: Duration::from_secs(args.drain_seconds), ..Drain::default() };
-    let server = tokio::spawn(serve_tls(listening, router(webhooks), serving.clone(), stop.clone(), drain));
+    let router = router(Arc::new(webhooks(&args, &engine, &plugins, &metrics, &stop)), token.accepted.clone());
+    let server = tokio::spawn(serve_tls(listening, router, serving.clone(), stop.clone(), drain));
 
     let ready = Ready { synced: [runs_ready, replicas_ready, plugins_ready], stop: stop.clone() };
     let http = tokio::net::TcpListener::bind(args.http_address).await.context("probes cannot be answered")?;
@@ -201,8 +204,8 @@ async fn serve(args: ServerArgs) -> anyhow::Result<ExitCode> {
         engine.clone(),
         plugins,
         metrics,
-        store,
-        serving,
+        (store, serving),
+        token,
         configurations,
         stop.clone(),
     ));
@@ -282,8 +285,8 @@ async fn lead(
     engine: Arc<Engine>,
     plugins: Arc<RwLock<Plugins>>,
     metrics: Arc<Metrics>,
-    store: SecretStore,
-    serving: Arc<Serving>,
+    (store, serving): (SecretStore, Arc<Serving>),
+    token: Keeper,
     configurations: Registered,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
@@ -309,7 +312,6 @@ async fn lead(
     tracing::info!("leading");
     metrics.leading(true);
     let (told, registered) = watch::channel(Registration::default());
-    let bundle = serving.current_bundle();
     let context = controller::Context::new(engine, plugins, settings, configurations.validating.clone());
     let gauge = {
         let mut registered = registered.clone();
@@ -337,8 +339,11 @@ async fn lead(
             if let Err(error) = renewing.await { tracing::warn!(%error, "the leader's lease was not released"); }
             std::future::pending::<()>().await;
         }
-        ended = webhook_config::keep_registered(client, configurations, bundle, told) => { ended?; }
-        _ = keep_rotated(store, serving.known(), registered) => {}
+        ended = webhook_config::keep_registered(
+            client, configurations, serving.current_bundle(), token.accepted.known(), told,
+        ) => { ended?; }
+        _ = keep_rotated(store, serving.known(), registered.clone()) => {}
+        _ = token.renew(registered) => {}
         () = gauge => {}
         () = controller::lead(context) => {}
     }

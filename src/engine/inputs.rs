@@ -96,7 +96,7 @@ fn variable(name: &str) -> String {
 fn environment((name, run): (&str, &PhaseRunSpec), resource: &RunResource, step: &Step) -> BTreeMap<String, String> {
     let routing_key = run.routing_key.clone().unwrap_or_default();
     let mut env: BTreeMap<String, String> = [
-        ("SLUICE_PHASE", run.phase.slug().to_owned()),
+        ("SLUICE_PHASE", resource.undoes.unwrap_or(run.phase).slug().to_owned()),
         ("SLUICE_SANDBOX_NAME", run.target.name.clone()),
         ("SLUICE_SANDBOX_NAMESPACE", run.target.namespace.clone()),
         ("SLUICE_SANDBOX_ROUTING_KEY", routing_key.clone()),

@@ -159,7 +159,7 @@ impl Execution {
             .change(changes::change(kind, old, new))
             .params(json!(resource.params))
             .steps(steps)
-            .phase(spec.phase)
+            .phase(resource.undoes.unwrap_or(spec.phase))
             .build()
     }
 }

@@ -2,7 +2,7 @@
 
 use super::key;
 use super::plugins::{Plugins, ResolveError, Resolved};
-use crate::api::{Phase, PhaseRunSpec, RunResource, SandboxResource, TargetRef, labels};
+use crate::api::{Phase, PhaseRunSpec, RunResource, SandboxResource, TargetRef, Workflow, labels};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -177,7 +177,7 @@ fn stage<'a>(change: Change<'_>, phase: Phase, of: impl Iterator<Item = &'a Plan
 
 fn run_resource(planned: &Planned, phase: Phase) -> Option<RunResource> {
     let spec = &planned.plugin.spec;
-    let applies = Phase::ALL.iter().any(|p| spec.workflow(*p).iter().any(|step| step.apply.is_some()));
+    let applies = Workflow::ALL.iter().any(|w| spec.steps(*w).iter().any(|step| step.apply.is_some()));
     let delete_applied = phase == Phase::PostDelete && applies;
     let steps = spec.workflow(phase).to_vec();
     if steps.is_empty() && !delete_applied {
@@ -194,6 +194,8 @@ fn run_resource(planned: &Planned, phase: Phase) -> Option<RunResource> {
         steps,
         delete_applied,
         undo: if phase == Phase::PreCreate { spec.workflow(Phase::PostDelete).to_vec() } else { Vec::new() },
+        abandoned: if phase.is_pre() { spec.steps(Workflow::Abandoned).to_vec() } else { Vec::new() },
+        undoes: None,
     })
 }
 

@@ -7,26 +7,31 @@ use serde_json::Value;
 /// The run that undoes `run`, or none where nothing was begun that could be undone. `live` is the target as it is
 /// stored now.
 ///
-/// A pre-create is undone by the plugin's post-delete workflow and by deleting what was applied; a pre-update is run
-/// again towards what is stored. A pre-delete has nothing to undo: the object stays and stays usable. A resource that
-/// the live object has is never deleted: another change made it that object's own.
+/// A plugin's own `abandoned` workflow comes first. Without it, a pre-create is undone by the plugin's post-delete
+/// workflow and by deleting what was applied; a pre-update is run again towards what is stored; and a pre-delete has
+/// nothing to undo: the object stays and stays usable. A resource that the live object has is never deleted: another
+/// change made it that object's own.
 pub fn undo(name: &str, run: &PhaseRunSpec, steps: &[StepStatus], live: Option<&Value>) -> Option<PhaseRunSpec> {
     let declared = live.and_then(|live| runs::declared(live).ok()).unwrap_or_default();
     let lives = |resource: &RunResource| declared.iter().find(|d| d.name == resource.name);
     let begun = |resource: &&RunResource| {
         steps.iter().any(|s| s.resource == resource.name && !matches!(s.state, StepState::Pending | StepState::Skipped))
     };
-    let begun = run.resources.iter().filter(begun);
-    let (phase, resources, object, old_object): (_, Vec<RunResource>, _, _) = match run.phase {
+    let begun: Vec<_> = run.resources.iter().filter(begun).collect();
+    let undone = |undo: &dyn Fn(&RunResource) -> Option<RunResource>| {
+        begun.iter().filter_map(|r| own_way(run.phase, r, lives(r).is_some()).or_else(|| undo(r))).collect::<Vec<_>>()
+    };
+    let (phase, resources, object, old_object) = match run.phase {
         Phase::PreCreate => {
-            let leaving = begun.filter(|r| lives(r).is_none()).filter_map(leaving).collect();
-            (Phase::PostDelete, leaving, run.object.clone(), None)
+            let resources = undone(&|r| if lives(r).is_none() { leaving(r) } else { None });
+            (Phase::PostDelete, resources, run.object.clone(), None)
         }
         Phase::PreUpdate => {
             let towards = |r: &RunResource| lives(r).map(|d| RunResource { params: d.params.clone(), ..r.clone() });
-            (Phase::PreUpdate, begun.filter_map(towards).collect(), runs::snapshot(live?), Some(run.object.clone()))
+            (Phase::PreUpdate, undone(&towards), runs::snapshot(live?), Some(run.object.clone()))
         }
-        _ => return None,
+        Phase::PreDelete => (Phase::PreDelete, undone(&|_| None), runs::snapshot(live?), None),
+        Phase::PostCreate | Phase::PostUpdate | Phase::PostDelete => return None,
     };
     if resources.is_empty() {
         return None;
@@ -62,12 +67,30 @@ pub fn useless_outputs(name: &str, run: &PhaseRunSpec, status: &PhaseRunStatus, 
     }
 }
 
+/// The plugin's own way to undo its part of `phase`, where it has one. What a create applied goes too, unless it is
+/// another object's own by now (`is_lived_in`).
+fn own_way(phase: Phase, resource: &RunResource, is_lived_in: bool) -> Option<RunResource> {
+    let creates = phase == Phase::PreCreate;
+    if resource.abandoned.is_empty() || (creates && is_lived_in) {
+        return None;
+    }
+    Some(RunResource {
+        steps: resource.abandoned.clone(),
+        undoes: Some(phase),
+        delete_applied: creates && resource.steps.iter().any(|step| step.apply.is_some()),
+        undo: Vec::new(),
+        abandoned: Vec::new(),
+        ..resource.clone()
+    })
+}
+
 fn leaving(resource: &RunResource) -> Option<RunResource> {
     let delete_applied = resource.steps.iter().any(|step| step.apply.is_some());
     if resource.undo.is_empty() && !delete_applied {
         return None;
     }
-    Some(RunResource { steps: resource.undo.clone(), undo: Vec::new(), delete_applied, ..resource.clone() })
+    let steps = resource.undo.clone();
+    Some(RunResource { steps, undo: Vec::new(), abandoned: Vec::new(), delete_applied, ..resource.clone() })
 }
 
 #[cfg(test)]
@@ -162,5 +185,24 @@ mod tests {
     fn a_pre_delete_has_nothing_to_undo() {
         let run = run(Phase::PreDelete, vec![script("s")], vec![]);
         assert_eq!(undo("r-1", &run, &ended(StepState::Succeeded), Some(&live())), None);
+    }
+
+    #[test]
+    fn a_plugins_own_way_to_undo_comes_first_and_is_told_the_phase() {
+        let with = |phase| {
+            let mut run = run(phase, vec![script("s")], vec![script("drop")]);
+            run.resources[0].abandoned = vec![script("own")];
+            run
+        };
+        let undone = |phase, live: Option<&Value>| undo("r-1", &with(phase), &ended(StepState::Succeeded), live);
+        let create = undone(Phase::PreCreate, None).unwrap();
+        assert_eq!((create.phase, create.resources[0].undoes), (Phase::PostDelete, Some(Phase::PreCreate)));
+        assert_eq!(create.resources[0].steps, [script("own")]);
+        assert_eq!(undone(Phase::PreCreate, Some(&live())), None, "it is another object's own by now");
+        for phase in [Phase::PreUpdate, Phase::PreDelete] {
+            let undone = undone(phase, Some(&live())).unwrap();
+            assert_eq!((undone.phase, undone.resources[0].undoes), (phase, Some(phase)));
+            assert_eq!(undone.resources[0].steps, [script("own")]);
+        }
     }
 }

@@ -10,7 +10,8 @@ use crate::engine::life::{self, Asker, Obstacle, Stored};
 use crate::engine::{Engine, EngineError};
 use crate::plan::plugins::Plugins;
 use crate::plan::runs::{self, Change, PlannedRun, Side};
-use crate::plan::{check, key, message, timing};
+use crate::plan::timing::{self, Waiting};
+use crate::plan::{check, key, message};
 use k8s_openapi::jiff::Timestamp;
 use kube::Api;
 use kube::api::ListParams;
@@ -24,7 +25,7 @@ pub(super) const BUSY_RETRY: Duration = Duration::from_secs(2);
 /// A run is one object in the API server, and its steps are worked at in one process.
 const MOST_STEPS: usize = 256;
 /// Longer warnings are cut by some clients.
-const WARNING_LIMIT: usize = 256;
+pub const WARNING_LIMIT: usize = 256;
 
 /// What the admission of sandboxes needs.
 pub struct Admission {
@@ -268,7 +269,9 @@ impl Admission {
             Ok(Outcome::Running { entry, held }) => {
                 let ran = life::since(entry.started_at.or(entry.created_at), Timestamp::now());
                 let text = message::still_running(&entry.name, phase.slug(), &target, entry.current.as_ref(), ran);
-                Err(Answer::later(text, timing::retry_after(limit, ran, held)))
+                let usual = self.engine.index.usually_takes(entry.work);
+                let hold = if held { timing::LONGEST_HOLD } else { Duration::ZERO };
+                Err(Answer::later(text, timing::retry_after(Waiting { limit, elapsed: ran, usual, hold })))
             }
             Ok(Outcome::Undoing(undo)) => Err(busy(&format!(
                 "an earlier attempt of this change failed and is being undone: kubectl get phaserun {undo} -w"

@@ -1,12 +1,12 @@
 //! The validating webhook of plugins: what a schema cannot say of them, and what a sandbox still needs.
 
-use super::admit::listed;
+use super::admit::{WARNING_LIMIT, listed};
 use super::review::{Answer, Operation, Request};
 use crate::api::{ResourcePluginSpec, SandboxRecord};
 use crate::controller::sandbox_resource;
 use crate::plan::check::{self, Fault};
 use crate::plan::plugins::{Plugins, is_versioned};
-use crate::plan::{message, runs};
+use crate::plan::{message, runs, timing};
 use futures::{Stream, StreamExt, TryStreamExt, stream};
 use kube::api::{DynamicObject, ListParams};
 use kube::{Api, Client};
@@ -64,11 +64,13 @@ impl PluginAdmission {
         let mut faults = self.allowed.faults(&spec);
         // A plugin may have hundreds of expressions, and each takes a while to parse.
         let name = name.to_owned();
+        let warnings = check::warnings(&spec, timing::covered(timing::LONGEST_HOLD));
+        let warnings = warnings.iter().map(|warning| message::cut(warning, WARNING_LIMIT)).collect();
         match tokio::task::spawn_blocking(move || check::plugin(&name, &spec)).await {
             Ok(found) => faults.extend(found),
             Err(error) => return Answer::broken(format!("the plugin could not be checked: {error}")),
         }
-        if faults.is_empty() { Answer::allow() } else { Answer::deny(listed(&faults)) }
+        if faults.is_empty() { Answer::warn(warnings) } else { Answer::deny(listed(&faults)) }
     }
 
     async fn refuse_used(&self, request: &Request) -> Answer {

@@ -1,19 +1,22 @@
-//! The two paths that the API server calls, and how an answer always leaves in time.
+//! The two paths that the API server calls, who is taken for the API server, and how an answer always leaves in time.
 
 use super::admit::Admission;
 use super::mutate;
 use super::plugin::PluginAdmission;
 use super::review::{Answer, Request, Review, timeout};
 use crate::api::GROUP;
+use crate::certs::token::accept::Accepted;
 use crate::certs::webhook_spec::{MUTATE_PATH, VALIDATE_PATH};
 use crate::metrics::Metrics;
 use crate::plan::timing;
 use axum::Router;
 use axum::body::Bytes;
-use axum::extract::{DefaultBodyLimit, Query, State};
+use axum::extract::{DefaultBodyLimit, Query, Request as Call, State};
 use axum::http::StatusCode;
+use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::post;
+use k8s_openapi::jiff::Timestamp;
 use serde::Deserialize;
 use std::sync::Arc;
 use tokio::time::Instant;
@@ -33,12 +36,33 @@ struct Given {
     timeout: Option<String>,
 }
 
-pub fn router(webhooks: Arc<Webhooks>) -> Router {
-    Router::new()
-        .route(VALIDATE_PATH, post(validate))
-        .route(MUTATE_PATH, post(default))
+/// Answers whoever knows a token that is `accepted`, and nobody else.
+pub fn router(webhooks: Arc<Webhooks>, accepted: Arc<Accepted>) -> Router {
+    let metrics = webhooks.metrics.clone();
+    let routes = Router::new()
+        .route(&format!("{VALIDATE_PATH}/{{token}}"), post(validate))
+        .route(&format!("{MUTATE_PATH}/{{token}}"), post(default))
         .layer(DefaultBodyLimit::max(BODY_LIMIT))
-        .with_state(webhooks)
+        .with_state(webhooks);
+    guarded(routes, accepted, metrics)
+}
+
+/// `routes`, for whoever knows the token. It stands before everything else: nothing of a stranger's body is read.
+fn guarded(routes: Router, accepted: Arc<Accepted>, metrics: Arc<Metrics>) -> Router {
+    let guard = move |call: Call, next: Next| {
+        let known = token(call.uri().path()).is_some_and(|given| accepted.accepts(given, Timestamp::now()));
+        if !known {
+            metrics.stranger();
+        }
+        async move { if known { next.run(call).await } else { StatusCode::NOT_FOUND.into_response() } }
+    };
+    routes.layer(middleware::from_fn(guard))
+}
+
+/// The token in a path of ours.
+fn token(path: &str) -> Option<&str> {
+    let below = |base| path.strip_prefix(base)?.strip_prefix('/');
+    below(VALIDATE_PATH).or_else(|| below(MUTATE_PATH))
 }
 
 async fn validate(State(webhooks): State<Arc<Webhooks>>, Query(given): Query<Given>, body: Bytes) -> Response {
@@ -98,3 +122,7 @@ fn request(body: &[u8]) -> Result<Request, String> {
     let review: Review = serde_json::from_slice(body).map_err(|e| format!("this is no AdmissionReview: {e}"))?;
     review.request.ok_or_else(|| "the AdmissionReview has no request".to_owned())
 }
+
+#[cfg(test)]
+#[path = "router_tests.rs"]
+mod tests;

@@ -2,8 +2,8 @@
 //! and nothing gets stuck.
 
 use crate::cluster::{
-    EDITOR, Event, Outcome, SLUICE, Space, Watch, apply, eventually, get, keeps, kubectl, list,
-    plugin as plugin_of, step_image, witnesses,
+    EDITOR, Event, Outcome, SLUICE, Space, Watch, apply, eventually, get, keeps, kubectl, list, plugin as plugin_of,
+    step_image, witnesses,
 };
 use crate::server::SOON;
 use crate::sleepers::{begin, sandbox_with};
@@ -210,9 +210,8 @@ fn w21_a_post_delete_whose_need_is_gone_fails_after_some_tries_and_blocks_nothin
         let parts: Vec<f64> = time.trim_end_matches('Z').split(':').map(|part| part.parse().unwrap()).collect();
         parts[0] * 3600.0 + parts[1] * 60.0 + parts[2]
     };
-    let pauses: Vec<f64> = (1..3)
-        .map(|run| (seconds(run, "startedAt") - seconds(run - 1, "finishedAt")).rem_euclid(86_400.0))
-        .collect();
+    let pauses: Vec<f64> =
+        (1..3).map(|run| (seconds(run, "startedAt") - seconds(run - 1, "finishedAt")).rem_euclid(86_400.0)).collect();
     assert!(pauses[0] >= 5.0 && pauses[1] >= 20.0, "each pause is longer than the last: {pauses:?}");
     let message = runs[2]["status"]["message"].as_str().unwrap();
     assert!(message.contains(&account), "the reason is not in: {message}");

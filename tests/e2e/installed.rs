@@ -26,9 +26,8 @@ fn w06_uninstalling_takes_the_webhooks_first_and_installing_again_takes_up_what_
     apply(&known.replace(&here, &format!("namespace: {other}"))).ok();
 
     let values = values();
-    let kinds: [&[&str]; 4] = [&[CONFIGURATIONS[0]], &[CONFIGURATIONS[1]], &["deployment", "-n", SLUICE], &[
-        "service", "-n", SLUICE,
-    ]];
+    let kinds: [&[&str]; 4] =
+        [&[CONFIGURATIONS[0]], &[CONFIGURATIONS[1]], &["deployment", "-n", SLUICE], &["service", "-n", SLUICE]];
     let watch = Watch::new(&kinds);
     helm(&["uninstall", "sluice", "--namespace", SLUICE, "--wait", "--timeout", "3m"], "").ok();
     let gone = |kind: &str| {
@@ -61,7 +60,10 @@ fn w06_uninstalling_takes_the_webhooks_first_and_installing_again_takes_up_what_
     });
     let adopted = list(&["-n", &space.namespace, "events", "--field-selector", "reason=Adopted"]);
     let known = ["x", "going"];
-    assert!(adopted.iter().all(|event| !known.iter().any(|name| event["involvedObject"]["name"] == *name)), "{adopted:#?}");
+    assert!(
+        adopted.iter().all(|event| !known.iter().any(|name| event["involvedObject"]["name"] == *name)),
+        "{adopted:#?}"
+    );
     assert!(space.runs("unseen").is_empty());
     // What was known is known.
     space.settle("x");
@@ -121,7 +123,8 @@ fn w06_after_the_namespace_is_deleted_the_documented_line_lets_everything_go() {
     for kind in CONFIGURATIONS {
         for webhook in get(&[kind, "sluice"]).unwrap()["webhooks"].as_array().unwrap() {
             let apart = &webhook["namespaceSelector"]["matchExpressions"][0];
-            let expected = serde_json::json!({"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": [SLUICE]});
+            let expected =
+                serde_json::json!({"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": [SLUICE]});
             assert_eq!(*apart, expected, "our own namespace is never matched");
         }
     }

@@ -24,5 +24,6 @@ mod schema;
 mod scripts;
 mod server;
 mod sleepers;
+mod trust;
 mod turns;
 mod watch;

@@ -2,8 +2,8 @@
 
 use crate::cluster::{SLUICE, Space, Watch, eventually, get, kubectl, kubectl_file};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 const CONFIGURATIONS: [&str; 2] = ["validatingwebhookconfiguration", "mutatingwebhookconfiguration"];
@@ -58,7 +58,8 @@ fn w10_certificates_rotate_under_continuous_creates_and_nobody_meets_an_unknown_
     // The CA's key is lost with it, so another CA joins the old one, beside the leaf that is served still.
     let both = eventually(ROTATED_WITHIN, "both configurations trust the old CA and a new one", || {
         let trusted = CONFIGURATIONS.map(|kind| certificates(&bundle(kind)));
-        let joined = trusted.iter().all(|now| now.len() > old_bundle.len() && old_bundle.iter().all(|old| now.contains(old)));
+        let joined =
+            trusted.iter().all(|now| now.len() > old_bundle.len() && old_bundle.iter().all(|old| now.contains(old)));
         (joined && trusted[0] == trusted[1]).then(|| trusted[0].clone())
     });
     drop(quiet);
@@ -85,11 +86,16 @@ fn w32_of_three_replicas_one_writes_once_for_each_change_by_another_and_none_wri
     let ours = selector(CONFIGURATIONS[0]);
     let watch = Watch::new(&[&[CONFIGURATIONS[0]], &[CONFIGURATIONS[1]]]);
     // The API server counts each write; a write that changes nothing is none.
-    let changes = |kind: &str| watch.seen(|e| e.kind == "MODIFIED" && e.object["kind"].as_str().is_some_and(|k| k.eq_ignore_ascii_case(kind))).len();
+    let changes = |kind: &str| {
+        watch
+            .seen(|e| e.kind == "MODIFIED" && e.object["kind"].as_str().is_some_and(|k| k.eq_ignore_ascii_case(kind)))
+            .len()
+    };
     let outsider = r#"[{"op": "add", "path": "/webhooks/0/namespaceSelector/matchExpressions/-",
         "value": {"key": "control-plane", "operator": "DoesNotExist"}}]"#;
     for round in 1..=2 {
-        kubectl(&["patch", CONFIGURATIONS[0], "sluice", "--type=json", "--field-manager=enforcer", "-p", outsider]).ok();
+        kubectl(&["patch", CONFIGURATIONS[0], "sluice", "--type=json", "--field-manager=enforcer", "-p", outsider])
+            .ok();
         eventually(Duration::from_secs(60), "what is ours is put back", || {
             (selector(CONFIGURATIONS[0]) == ours).then_some(())
         });

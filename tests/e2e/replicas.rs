@@ -1,6 +1,8 @@
 //! Two and three replicas: they share the work, and one that dies, stops or goes harms nobody.
 
-use crate::cluster::{Event, SLUICE, Space, Watch, apply, condition, eventually, get, kubectl, kubectl_file, list, step_image, witnesses};
+use crate::cluster::{
+    Event, SLUICE, Space, Watch, apply, condition, eventually, get, kubectl, kubectl_file, list, step_image, witnesses,
+};
 use crate::server::{Paused, SOON, Scaled, crash_of, executor, leader, names, rolled_out, signal};
 use crate::sleepers::{THREE, begin, begun, once, running, running_of, sandbox_of, sandbox_with};
 use k8s_openapi::jiff::Timestamp;
@@ -103,7 +105,8 @@ fn w28_replicas_that_are_paused_past_their_leases_are_replaced_and_do_no_harm_wh
     let at = Timestamp::now();
     let paused = [Paused::pod(&leading), Paused::pod(&executor(&before))];
     // Until it is found out, the API server still asks those that do not answer.
-    let applying = begin(move || eventually(SOON, "another answers", || Some(apply(&late)).filter(|late| late.success)));
+    let applying =
+        begin(move || eventually(SOON, "another answers", || Some(apply(&late)).filter(|late| late.success)));
     let runs = || (space.run(&held, "PreCreate"), space.run("x", "PostCreate"));
     let taken = eventually(SOON, "the third replica goes on with both runs", || {
         let (first, second) = runs();
@@ -138,7 +141,8 @@ fn w28_replicas_that_are_paused_past_their_leases_are_replaced_and_do_no_harm_wh
     let ours = |event: &Event| event.object["metadata"]["labels"]["sluice.dev/namespace"] == namespace;
     let made = pods.seen(|event| event.kind == "ADDED" && ours(event));
     for run in [&first, &second, &followed] {
-        let of_run = made.iter().filter(|pod| pod.object["metadata"]["labels"]["sluice.dev/run"] == run["metadata"]["name"]);
+        let of_run =
+            made.iter().filter(|pod| pod.object["metadata"]["labels"]["sluice.dev/run"] == run["metadata"]["name"]);
         assert_eq!(of_run.count(), 1, "one pod for each run");
     }
     rolled_out();
@@ -189,7 +193,8 @@ fn w12_a_rolling_restart_fails_no_change() {
     });
     stop.store(true, Ordering::Relaxed);
     let made = creators.map(|creator| creator.join().unwrap());
-    let (all, failed): (usize, Vec<_>) = (made.iter().map(|(n, _)| n).sum(), made.iter().flat_map(|(_, f)| f).collect());
+    let (all, failed): (usize, Vec<_>) =
+        (made.iter().map(|(n, _)| n).sum(), made.iter().flat_map(|(_, f)| f).collect());
     assert!(failed.is_empty(), "{} of {all} failed: {failed:#?}", failed.len());
     assert!(made.iter().all(|(n, _)| *n > 1), "each went on over the restart: {made:?}");
     for (name, (count, _)) in ["a", "b", "c", "d"].iter().zip(&made) {

@@ -5,6 +5,8 @@
 //! knows a clock, a client or a replica: `model.rs` puts all of them around these rules and tries every order.
 
 mod fate;
+#[cfg(test)]
+mod model;
 mod request;
 #[cfg(test)]
 mod tests;

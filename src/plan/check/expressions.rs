@@ -1,7 +1,7 @@
 //! The faults of a plugin's expressions and templates: what does not parse, and what reads or calls what is not there.
 
 use super::{Fault, outputs};
-use crate::api::{Apply, Phase, ResourcePluginSpec, Step};
+use crate::api::{Apply, ResourcePluginSpec, Step, Workflow};
 use crate::plan::expression::Expression;
 use crate::plan::kinds::SANDBOX;
 use crate::plan::scope::{ScopeError, check_name};
@@ -12,8 +12,8 @@ use std::collections::BTreeSet;
 const ITEM: &str = "item";
 
 /// Adds the faults of the expressions of `step`, which stands at `field`.
-pub(super) fn step(spec: &ResourcePluginSpec, phase: Phase, step: &Step, field: &str, faults: &mut Vec<Fault>) {
-    let mut checker = Checker { spec, phase, step, faults };
+pub(super) fn step(spec: &ResourcePluginSpec, workflow: Workflow, step: &Step, field: &str, faults: &mut Vec<Fault>) {
+    let mut checker = Checker { spec, workflow, step, faults };
     let names = SANDBOX.names();
     if let Some(when) = &step.when {
         checker.expression(&format!("{field}.when"), when, &names);
@@ -30,7 +30,7 @@ pub(super) fn step(spec: &ResourcePluginSpec, phase: Phase, step: &Step, field: 
 
 struct Checker<'a> {
     spec: &'a ResourcePluginSpec,
-    phase: Phase,
+    workflow: Workflow,
     step: &'a Step,
     faults: &'a mut Vec<Fault>,
 }
@@ -75,7 +75,7 @@ impl Checker<'_> {
         let mut wrong = BTreeSet::new();
         for path in expression.reads("steps") {
             let (Some(step), output) = (path.first(), path.get(1)) else { continue };
-            let read = outputs::readable(self.spec, self.phase, self.step, step, output.map(String::as_str));
+            let read = outputs::readable(self.spec, self.workflow, self.step, step, output.map(String::as_str));
             // What is wrong with `steps.a` is said once, not for `steps.a.b` too.
             if let Err(message) = read
                 && wrong.insert(step)

@@ -3,10 +3,12 @@
 //! Pure, as all of `plan`. A fault names the field, what is there, and what would be right.
 
 mod expressions;
+mod limits;
 mod outputs;
 mod plugin;
 mod sandbox;
 
+pub use limits::warnings;
 pub use outputs::output_key;
 pub use plugin::plugin;
 pub use sandbox::sandbox;

@@ -1,35 +1,35 @@
 //! Which outputs a plugin's steps have, and who may read them.
 
-use crate::api::{Phase, ResourcePluginSpec, Step};
+use crate::api::{ResourcePluginSpec, Step, Workflow};
 
-/// Whether `reader`, a step of `phase`, may read this output of `step` (any of its outputs where none is named); if
+/// Whether `reader`, a step of `workflow`, may read this output of `step` (any of its outputs where none is named); if
 /// not, why.
 pub(super) fn readable(
     spec: &ResourcePluginSpec,
-    phase: Phase,
+    workflow: Workflow,
     reader: &Step,
     step: &str,
     output: Option<&str>,
 ) -> Result<(), String> {
     let is = |(s, o): (&str, &str)| s == step && output.is_none_or(|wanted| wanted == o);
-    let in_this_phase = outputs(spec, |p| p == phase).any(is);
-    if outputs(spec, |p| p < phase).any(is) || in_this_phase && step != reader.name {
+    let in_this_phase = outputs(spec, |w| w == workflow).any(is);
+    if outputs(spec, |w| w < workflow).any(is) || in_this_phase && step != reader.name {
         return Ok(());
     }
     if in_this_phase {
         return Err("a step cannot read its own output: read one of another step".to_owned());
     }
     let wanted = output.map_or_else(|| step.to_owned(), |output| format!("{step}.{output}"));
-    if outputs(spec, |p| p > phase).any(is) {
+    if outputs(spec, |w| w > workflow).any(is) {
         return Err(format!("{wanted} is an output of a later phase; only this phase's and earlier ones' can be read"));
     }
     let has = output.map_or_else(|| "outputs".to_owned(), |output| format!("an output {output:?}"));
-    Err(format!("no step {step:?} has {has} ({})", listed(outputs(spec, |p| p <= phase))))
+    Err(format!("no step {step:?} has {has} ({})", listed(outputs(spec, |w| w <= workflow))))
 }
 
 /// The step and output that an `outputKey` means: `STEP.OUTPUT`, or `OUTPUT` where one step alone has it.
 pub fn output_key(spec: &ResourcePluginSpec, key: &str) -> Result<(String, String), String> {
-    let all = || outputs(spec, |_| true);
+    let all = || outputs(spec, |workflow| workflow != Workflow::Abandoned);
     let mut found: Vec<(&str, &str)> = match key.split_once('.') {
         Some((step, output)) => all().filter(|(s, o)| *s == step && *o == output).collect(),
         None => all().filter(|(_, o)| *o == key).collect(),
@@ -43,12 +43,12 @@ pub fn output_key(spec: &ResourcePluginSpec, key: &str) -> Result<(String, Strin
     }
 }
 
-/// Step and output of every output of these phases.
-fn outputs(spec: &ResourcePluginSpec, of: impl Fn(Phase) -> bool) -> impl Iterator<Item = (&str, &str)> {
-    Phase::ALL
+/// Step and output of every output of these workflows.
+fn outputs(spec: &ResourcePluginSpec, of: impl Fn(Workflow) -> bool) -> impl Iterator<Item = (&str, &str)> {
+    Workflow::ALL
         .into_iter()
-        .filter(move |p| of(*p))
-        .flat_map(|p| spec.workflow(p))
+        .filter(move |w| of(*w))
+        .flat_map(|w| spec.steps(w))
         .flat_map(|step| step.outputs.iter().map(|output| (step.name.as_str(), output.name.as_str())))
 }
 

@@ -1,7 +1,7 @@
 //! The faults of a plugin: its name, its runner, the order of its steps and what they read.
 
 use super::{Fault, expressions, outputs};
-use crate::api::{Phase, ResourcePluginSpec, Step};
+use crate::api::{ResourcePluginSpec, Step, Workflow};
 use crate::plan::order;
 use crate::plan::plugins::canonical;
 use serde_json::Value;
@@ -17,12 +17,12 @@ pub fn plugin(name: &str, spec: &ResourcePluginSpec) -> Vec<Fault> {
             faults.push(Fault::new("metadata.name", message));
         }
     }
-    for phase in Phase::ALL {
-        let (field, steps) = spec.workflow_field(phase);
+    for workflow in Workflow::ALL {
+        let (field, steps) = spec.workflow_field(workflow);
         for (index, step) in steps.iter().enumerate() {
             let field = format!("spec.{field}[{index}]");
-            self::step(spec, phase, step, &field, &mut faults);
-            expressions::step(spec, phase, step, &field, &mut faults);
+            self::step(spec, workflow, step, &field, &mut faults);
+            expressions::step(spec, workflow, step, &field, &mut faults);
         }
         if let Some(cycle) = order::cycle(steps) {
             let message = format!(
@@ -35,7 +35,7 @@ pub fn plugin(name: &str, spec: &ResourcePluginSpec) -> Vec<Fault> {
     faults
 }
 
-fn step(spec: &ResourcePluginSpec, phase: Phase, step: &Step, field: &str, faults: &mut Vec<Fault>) {
+fn step(spec: &ResourcePluginSpec, workflow: Workflow, step: &Step, field: &str, faults: &mut Vec<Fault>) {
     if step.script.is_some() && spec.runner.image.is_none() {
         let message = format!("is missing: {field} is a script and needs an image to run in");
         faults.push(Fault::new("spec.runner.image", message));
@@ -45,8 +45,8 @@ fn step(spec: &ResourcePluginSpec, phase: Phase, step: &Step, field: &str, fault
         faults.push(Fault::new("spec.runner.serviceAccountName", message));
     }
     for (index, need) in step.needs.iter().enumerate() {
-        if !spec.workflow(phase).iter().any(|s| s.name == *need) {
-            let others = spec.workflow(phase).iter().map(|s| s.name.as_str()).filter(|name| *name != step.name);
+        if !spec.steps(workflow).iter().any(|s| s.name == *need) {
+            let others = spec.steps(workflow).iter().map(|s| s.name.as_str()).filter(|name| *name != step.name);
             let known = match others.collect::<Vec<_>>().as_slice() {
                 [] => "it has no other step".to_owned(),
                 names => format!("there is {}", names.join(", ")),
@@ -57,7 +57,7 @@ fn step(spec: &ResourcePluginSpec, phase: Phase, step: &Step, field: &str, fault
     }
     for (index, input) in step.inputs.iter().enumerate() {
         let Some(from) = &input.value_from_step else { continue };
-        if let Err(message) = outputs::readable(spec, phase, step, &from.name, Some(&from.output)) {
+        if let Err(message) = outputs::readable(spec, workflow, step, &from.name, Some(&from.output)) {
             faults.push(Fault::new(format!("{field}.inputs[{index}].valueFromStep"), message));
         }
     }
