@@ -17,6 +17,9 @@ use std::time::{Duration, Instant};
 pub const RENEW_EVERY: Duration = Duration::from_secs(2);
 /// After this long without a renewal a process counts as gone.
 pub const GONE_AFTER: Duration = Duration::from_secs(8);
+/// Whoever has heard its own renewal within this time has heard of all others' within [`GONE_AFTER`]. Else its own ears
+/// are closed: the API server is away, or the process itself was stopped and has only now gone on.
+const DEAF_AFTER: Duration = GONE_AFTER.saturating_sub(RENEW_EVERY);
 /// The label that these Leases carry, so that they can be watched alone.
 pub const COMPONENT: &str = "sluice.dev/replica";
 
@@ -46,16 +49,24 @@ struct Seen {
     at: Instant,
 }
 
+/// For how long this process has heard its own renewals without a gap.
+#[derive(Clone, Copy)]
+struct Heard {
+    since: Instant,
+    last: Instant,
+}
+
 /// What was seen of every replica's Lease.
 pub struct Replicas {
     own: Identity,
     started: Instant,
     seen: RwLock<HashMap<String, Seen>>,
+    heard: RwLock<Option<Heard>>,
 }
 
 impl Replicas {
     pub fn new(own: Identity) -> Self {
-        Self { own, started: Instant::now(), seen: RwLock::default() }
+        Self { own, started: Instant::now(), seen: RwLock::default(), heard: RwLock::default() }
     }
 
     pub fn own(&self) -> &Identity {
@@ -63,6 +74,10 @@ impl Replicas {
     }
 
     pub fn observe(&self, lease: &Lease) {
+        self.observe_at(lease, Instant::now());
+    }
+
+    fn observe_at(&self, lease: &Lease, now: Instant) {
         let Some(spec) = &lease.spec else { return };
         let (holder, renewed) =
             (spec.holder_identity.clone().unwrap_or_default(), spec.renew_time.as_ref().map(|t| t.0));
@@ -70,7 +85,12 @@ impl Replicas {
         match seen.get(&lease.name_any()) {
             Some(known) if known.holder == holder && known.renewed == renewed => {}
             _ => {
-                seen.insert(lease.name_any(), Seen { holder, renewed, at: Instant::now() });
+                if holder == self.own.to_string() {
+                    let mut heard = self.heard.write().unwrap_or_else(PoisonError::into_inner);
+                    let since = heard.filter(|heard| now - heard.last < DEAF_AFTER).map_or(now, |heard| heard.since);
+                    *heard = Some(Heard { since, last: now });
+                }
+                seen.insert(lease.name_any(), Seen { holder, renewed, at: now });
             }
         }
     }
@@ -86,8 +106,13 @@ impl Replicas {
         1 + seen.iter().filter(|(lease, seen)| **lease != own && seen.at.elapsed() < GONE_AFTER).count()
     }
 
-    /// Whether the process that calls itself `executor` may still be at work.
+    /// Whether the process that calls itself `executor` may still be at work. Only silence that this process has
+    /// listened to counts: after a time in which it heard not even itself, everybody has [`GONE_AFTER`] again.
     pub fn is_alive(&self, executor: &str) -> bool {
+        self.is_alive_at(executor, Instant::now())
+    }
+
+    fn is_alive_at(&self, executor: &str, now: Instant) -> bool {
         if executor == self.own.to_string() {
             return true;
         }
@@ -96,10 +121,12 @@ impl Replicas {
         if pod == self.own.pod {
             return false;
         }
+        let heard = *self.heard.read().unwrap_or_else(PoisonError::into_inner);
+        let Some(heard) = heard.filter(|heard| now - heard.last < DEAF_AFTER) else { return true };
         match self.seen.read().unwrap_or_else(PoisonError::into_inner).get(&lease_name(pod)) {
-            Some(seen) => seen.holder == executor && seen.at.elapsed() < GONE_AFTER,
+            Some(seen) => seen.holder == executor && now - seen.at.max(heard.since) < GONE_AFTER,
             // The watch may not have shown it yet.
-            None => self.started.elapsed() < RENEW_EVERY * 2,
+            None => now - self.started < RENEW_EVERY * 2,
         }
     }
 }
@@ -173,11 +200,55 @@ mod tests {
         assert!(!replicas.is_alive("a/1"));
     }
 
+    /// A process `a/1` that began to hear itself at this moment, and heard of `b/2` then.
+    fn hearing(at: Instant) -> Replicas {
+        let replicas = Replicas::new(Identity::new("a", "1"));
+        replicas.observe_at(&renewal("a", "1"), at);
+        replicas.observe_at(&renewal("b", "2"), at);
+        replicas
+    }
+
+    /// Each is another, as its time has microseconds.
+    fn renewal(pod: &str, process: &str) -> Lease {
+        std::thread::sleep(Duration::from_micros(2));
+        lease(&Identity::new(pod, process), None)
+    }
+
+    fn seconds(n: u64) -> Duration {
+        Duration::from_secs(n)
+    }
+
     #[test]
     fn another_pod_lives_while_its_lease_names_the_process() {
-        let replicas = Replicas::new(Identity::new("a", "1"));
-        replicas.observe(&lease(&Identity::new("b", "2"), None));
-        assert!(replicas.is_alive("b/2"));
-        assert!(!replicas.is_alive("b/1"));
+        let now = Instant::now();
+        let replicas = hearing(now);
+        assert!(replicas.is_alive_at("b/2", now));
+        assert!(!replicas.is_alive_at("b/1", now));
+    }
+
+    #[test]
+    fn another_is_gone_whose_renewals_stop_while_ones_own_are_heard() {
+        let start = Instant::now();
+        let replicas = hearing(start);
+        for n in [2, 4, 6] {
+            replicas.observe_at(&renewal("a", "1"), start + seconds(n));
+        }
+        assert!(replicas.is_alive_at("b/2", start + seconds(7)));
+        assert!(!replicas.is_alive_at("b/2", start + seconds(8)));
+    }
+
+    #[test]
+    fn one_that_was_stopped_itself_takes_nobody_for_gone() {
+        let start = Instant::now();
+        let replicas = hearing(start);
+        let woken = start + seconds(30);
+        assert!(replicas.is_alive_at("b/2", woken), "it has not listened");
+        assert!(replicas.is_alive_at("b/3", woken), "another process may hold the lease by now");
+        replicas.observe_at(&renewal("a", "1"), woken);
+        assert!(replicas.is_alive_at("b/2", woken), "it has only begun to listen");
+        for n in [2, 4, 6] {
+            replicas.observe_at(&renewal("a", "1"), woken + seconds(n));
+        }
+        assert!(!replicas.is_alive_at("b/2", woken + seconds(8)));
     }
 }

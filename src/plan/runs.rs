@@ -56,16 +56,17 @@ impl Change<'_> {
         }
     }
 
-    /// Whether phases may run for it at all: not for a change of metadata or status alone, nor of what is being
-    /// deleted.
-    pub fn counts(&self) -> bool {
+    /// Whether phases may run for it at all: not for a change of metadata or status alone, nor before one of what is
+    /// being deleted. After a deletion they do, and what was stored last is an object on its way out wherever a
+    /// finalizer kept it for a while.
+    pub fn counts(&self, side: Side) -> bool {
         match self {
             Change::Update { old, new } => {
                 old["spec"] != new["spec"]
                     && old["metadata"]["deletionTimestamp"].is_null()
                     && new["metadata"]["deletionTimestamp"].is_null()
             }
-            Change::Delete { old } => old["metadata"]["deletionTimestamp"].is_null(),
+            Change::Delete { old } => side == Side::Post || old["metadata"]["deletionTimestamp"].is_null(),
             Change::Create { .. } => true,
         }
     }
@@ -77,7 +78,7 @@ impl Change<'_> {
 /// stay, pre-delete of those that leave; only for a resource whose plugin changes does the old one leave before the
 /// new one joins.
 pub fn plan(change: Change<'_>, side: Side, plugins: &Plugins) -> Result<Vec<PlannedRun>, PlanError> {
-    if !change.counts() {
+    if !change.counts(side) {
         return Ok(Vec::new());
     }
     let (old, new) = match change {
@@ -329,6 +330,14 @@ mod tests {
         let mut going = object(&[]);
         going["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
         assert!(plan(Change::Update { old: &old, new: &going }, Side::Pre, &plugins()).unwrap().is_empty());
+    }
+
+    #[test]
+    fn an_object_that_a_finalizer_kept_runs_its_post_delete_and_no_second_pre_delete() {
+        let mut going = object(&[("a", "all")]);
+        going["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+        assert!(plan(Change::Delete { old: &going }, Side::Pre, &plugins()).unwrap().is_empty());
+        assert_eq!(plan(Change::Delete { old: &going }, Side::Post, &plugins()).unwrap()[0].phase, Phase::PostDelete);
     }
 
     #[test]

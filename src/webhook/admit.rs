@@ -3,9 +3,8 @@
 use super::hold::{Holder, Outcome, Requester, Wish};
 use super::review::{Answer, Audit, Operation, Request};
 use super::rights::{self, Right, Rights};
-use crate::api::{GROUP, ResourcePlugin, SandboxRecord, labels};
+use crate::api::{ResourcePlugin, labels};
 use crate::controller::events::Recorder;
-use crate::controller::sandbox_resource;
 use crate::engine::index::RunEntry;
 use crate::engine::life::{self, Asker, Obstacle, Stored};
 use crate::engine::{Engine, EngineError};
@@ -15,14 +14,14 @@ use crate::plan::timing::{self, Waiting};
 use crate::plan::{check, key, message};
 use k8s_openapi::jiff::Timestamp;
 use kube::Api;
-use kube::api::{DynamicObject, ListParams};
+use kube::api::ListParams;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 use tokio::time::Instant;
 
 /// The pause before a client comes again that could not be served now.
-const BUSY_RETRY: Duration = Duration::from_secs(2);
+pub(super) const BUSY_RETRY: Duration = Duration::from_secs(2);
 /// A run is one object in the API server, and its steps are worked at in one process.
 const MOST_STEPS: usize = 256;
 /// Longer warnings are cut by some clients.
@@ -54,7 +53,7 @@ enum Passed {
 }
 
 /// How a change that could not be let through is answered, as an error so that `?` ends the work.
-type Judged<T> = Result<T, Answer>;
+pub(super) type Judged<T> = Result<T, Answer>;
 
 impl Admission {
     /// Answers a review of a sandbox; `deadline` is when the answer must leave.
@@ -75,7 +74,7 @@ impl Admission {
         if let Some(right) = rights::needed_to_skip(old, new) {
             self.require(request, &right, deadline).await?;
         }
-        if !change.counts() {
+        if !change.counts(Side::Pre) {
             return Ok(Answer::allow());
         }
         let planned = match self.plan(change) {
@@ -109,7 +108,7 @@ impl Admission {
         'change: loop {
             self.clear_way(&planned, &requester, seat.is_some(), deadline).await?;
             if request.operation == Operation::Create {
-                self.refuse_existing(request, deadline).await?;
+                self.refuse_existing(request, seat.is_some(), deadline).await?;
             }
             passed.clear();
             warnings.clear();
@@ -216,36 +215,6 @@ impl Admission {
             }
             Ok(Err(error)) => Err(Answer::broken(message::with_causes(&error))),
             Err(_) => Err(busy("the API server did not say in time what the requester may do")),
-        }
-    }
-
-    /// A create of what is there already fails anyway: no phase runs for it. One under the name of a sandbox that is
-    /// gone waits until that one's last phases have run.
-    async fn refuse_existing(&self, request: &Request, deadline: Instant) -> Judged<()> {
-        let name = request.object["metadata"]["name"].as_str().unwrap_or(&request.name);
-        let client = self.engine.client().clone();
-        let sandboxes: Api<DynamicObject> =
-            Api::namespaced_with(client.clone(), &request.namespace, &sandbox_resource());
-        let records: Api<SandboxRecord> = Api::all(client);
-        let of_name = ListParams::default().labels(&labels::selector(&request.namespace, name)).limit(1);
-        let look = async {
-            let found = sandboxes.get_metadata_opt(name).await?;
-            let record = records.list_metadata(&of_name).await?.items.pop();
-            Ok::<_, kube::Error>((found, record))
-        };
-        match tokio::time::timeout_at(deadline, look).await {
-            Ok(Ok((None, None))) => Ok(()),
-            Ok(Ok((Some(_), _))) => Err(Answer::Deny {
-                code: 409,
-                reason: "AlreadyExists",
-                message: format!("sandboxes.{GROUP} {name:?} already exists"),
-                retry_after: None,
-            }),
-            Ok(Ok((None, Some(_)))) => {
-                Err(busy(&format!("the last phases of the sandbox that was called {name:?} before are still running")))
-            }
-            Ok(Err(error)) => Err(Answer::broken(message::with_causes(&error))),
-            Err(_) => Err(busy("the API server did not say in time whether the sandbox exists")),
         }
     }
 
@@ -382,7 +351,7 @@ impl Admission {
     }
 }
 
-fn busy(why: &str) -> Answer {
+pub(super) fn busy(why: &str) -> Answer {
     Answer::later(format!("{why}; make the same change again"), BUSY_RETRY)
 }
 

@@ -220,6 +220,11 @@ impl Holder {
         }
     }
 
+    /// Whether this replica is told to stop, so that nobody is to be held any longer.
+    pub fn is_stopping(&self) -> bool {
+        self.stop.is_cancelled()
+    }
+
     /// A place to wait in, where there is one: this replica's share of those of all `replicas`.
     pub fn seat(&self, replicas: usize) -> Option<OwnedSemaphorePermit> {
         let seat = self.seats.clone().try_acquire_owned().ok()?;

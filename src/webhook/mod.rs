@@ -3,6 +3,7 @@
 pub mod admit;
 pub mod hold;
 pub mod mutate;
+mod names;
 pub mod plugin;
 pub mod review;
 pub mod rights;

@@ -158,15 +158,3 @@ fn a_sandbox_that_the_api_server_names_gets_its_phases_under_that_name() {
     let all = list(&["phaseruns", "-l", &format!("sluice.dev/namespace={}", space.namespace)]);
     assert_eq!(all.len(), 2, "pre-create and post-create, and none under another name");
 }
-
-#[test]
-fn a_namespace_can_be_deleted_though_the_phases_of_its_sandboxes_write_there() {
-    let space = Space::new("going");
-    let plugin = space.plugin("witness", &witnesses());
-    apply(&space.sandbox("x", &format!("  resources: [{{name: r, plugin: {plugin}}}]"))).ok();
-    space.settle("x");
-    kubectl(&["delete", "namespace", &space.namespace, "--timeout=90s"]).ok();
-    space.settled_run("x", "PostDelete", "Succeeded");
-    let left = space.settled_run("x", "PreDelete", "Committed")["status"]["steps"][0]["message"].clone();
-    assert_eq!(left, "0 applied, 1 left out: their namespace is going or gone");
-}

@@ -1,12 +1,14 @@
 //! What the tests do with the cluster: kubectl and helm, and waiting for what must become true.
 
+use crate::turns::{Mode, Turn};
+pub use crate::watch::{Event, Watch};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
+use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, Once, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
 /// Where the chart is installed.
@@ -14,7 +16,6 @@ pub const SLUICE: &str = "sluice-system";
 /// The service account that the tests' `apply` steps act as: it may write ConfigMaps everywhere.
 pub const EDITOR: &str = "e2e-editor";
 
-static TESTS: RwLock<()> = RwLock::new(());
 static COUNT: AtomicU32 = AtomicU32::new(0);
 static SET_UP: Once = Once::new();
 
@@ -108,12 +109,6 @@ pub fn eventually<T>(within: Duration, what: &str, mut check: impl FnMut() -> Op
     }
 }
 
-#[allow(dead_code)] // held for what their drop does
-enum Turn {
-    Shared(RwLockReadGuard<'static, ()>),
-    Alone(RwLockWriteGuard<'static, ()>),
-}
-
 /// A test's own namespace; gone after it.
 pub struct Space {
     pub namespace: String,
@@ -123,12 +118,17 @@ pub struct Space {
 impl Space {
     /// Beside other tests.
     pub fn new(what: &str) -> Self {
-        Self::with(what, Turn::Shared(TESTS.read().unwrap_or_else(PoisonError::into_inner)))
+        Self::with(what, Turn::take(Mode::Beside))
     }
 
     /// With no other test beside it, for one that takes Sluice down or changes how it is installed.
     pub fn alone(what: &str) -> Self {
-        Self::with(what, Turn::Alone(TESTS.write().unwrap_or_else(PoisonError::into_inner)))
+        Self::with(what, Turn::take(Mode::Alone))
+    }
+
+    /// With three replicas, beside others that want as many.
+    pub fn of_three(what: &str) -> Self {
+        Self::with(what, Turn::take(Mode::Three))
     }
 
     fn with(what: &str, turn: Turn) -> Self {
@@ -301,8 +301,8 @@ pub fn condition(object: &Value, kind: &str) -> Option<Value> {
     object["status"]["conditions"].as_array()?.iter().find(|c| c["type"] == kind).cloned()
 }
 
-/// What all tests need once.
-fn set_up() {
+/// What all tests need once, and once more where Sluice's namespace was deleted.
+pub fn set_up() {
     kubectl(&["-n", SLUICE, "rollout", "status", "deployment/sluice", "--timeout=60s"]).ok();
     apply(&format!(
         "
@@ -325,71 +325,4 @@ subjects:
 "
     ))
     .ok();
-}
-
-/// Everything that happens to the objects of some kinds while it lives, in the order of the API server.
-pub struct Watch {
-    children: Vec<Child>,
-    events: Arc<Mutex<Vec<Event>>>,
-}
-
-/// One change of one object.
-#[derive(Clone, Debug)]
-pub struct Event {
-    /// `ADDED`, `MODIFIED` or `DELETED`.
-    pub kind: String,
-    pub object: Value,
-    /// One counter counts the changes of all kinds.
-    pub version: u64,
-}
-
-impl Watch {
-    /// Watches these kinds (with `-n NAMESPACE` or not, as kubectl takes it); returns when it sees what is there.
-    pub fn new(kinds: &[&[&str]]) -> Self {
-        let events: Arc<Mutex<Vec<Event>>> = Arc::default();
-        let children = kinds
-            .iter()
-            .map(|kind| {
-                let mut child = Command::new("kubectl")
-                    .arg("get")
-                    .args(*kind)
-                    .args(["--watch", "--output-watch-events", "-o", "json"])
-                    .stdout(Stdio::piped())
-                    .stderr(Stdio::null())
-                    .spawn()
-                    .unwrap();
-                let (stdout, events) = (child.stdout.take().unwrap(), events.clone());
-                std::thread::spawn(move || {
-                    let stream = serde_json::Deserializer::from_reader(stdout).into_iter::<Value>();
-                    for event in stream.map_while(Result::ok) {
-                        let object = event["object"].clone();
-                        let version = object["metadata"]["resourceVersion"].as_str().and_then(|v| v.parse().ok());
-                        let kind = event["type"].as_str().unwrap_or_default().to_owned();
-                        events.lock().unwrap().push(Event { kind, object, version: version.unwrap_or_default() });
-                    }
-                });
-                child
-            })
-            .collect();
-        // A watch begins some moments after kubectl does; what is there by then comes first, as ADDED.
-        std::thread::sleep(Duration::from_secs(2));
-        Self { children, events }
-    }
-
-    /// The version at which the first change happened that matches; waits for it.
-    #[track_caller]
-    pub fn version(&self, what: &str, matches: impl Fn(&Event) -> bool) -> u64 {
-        eventually(Duration::from_secs(60), what, || {
-            self.events.lock().unwrap().iter().filter(|event| matches(event)).map(|event| event.version).min()
-        })
-    }
-}
-
-impl Drop for Watch {
-    fn drop(&mut self) {
-        for child in &mut self.children {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
 }

@@ -1,0 +1,69 @@
+//! Whether the name of a sandbox that is to be created is free. It asks the API server and no cache.
+
+use super::admit::{Admission, BUSY_RETRY, Judged, busy};
+use super::review::{Answer, Request};
+use crate::api::{GROUP, SandboxRecord, labels};
+use crate::controller::sandbox_resource;
+use crate::engine::life;
+use crate::plan::message;
+use crate::plan::timing::{self, Waiting};
+use k8s_openapi::jiff::Timestamp;
+use kube::Api;
+use kube::api::{DynamicObject, ListParams};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// How often a held create looks whether its name has become free.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
+
+impl Admission {
+    /// A create of what is there already fails anyway: no phase runs for it. One under the name of a sandbox that is
+    /// gone waits until that one's last phases have run.
+    pub(super) async fn refuse_existing(&self, request: &Request, held: bool, deadline: Instant) -> Judged<()> {
+        let name = request.object["metadata"]["name"].as_str().unwrap_or(&request.name);
+        let client = self.engine.client().clone();
+        let sandboxes: Api<DynamicObject> =
+            Api::namespaced_with(client.clone(), &request.namespace, &sandbox_resource());
+        let records: Api<SandboxRecord> = Api::all(client);
+        let of_name = ListParams::default().labels(&labels::selector(&request.namespace, name)).limit(1);
+        let look = || async {
+            let found = sandboxes.get_metadata_opt(name).await?;
+            let record = records.list_metadata(&of_name).await?.items.pop();
+            Ok::<_, kube::Error>((found, record))
+        };
+        loop {
+            match tokio::time::timeout_at(deadline, look()).await {
+                Ok(Ok((None, None))) => return Ok(()),
+                Ok(Ok((Some(_), _))) => {
+                    return Err(Answer::Deny {
+                        code: 409,
+                        reason: "AlreadyExists",
+                        message: format!("sandboxes.{GROUP} {name:?} already exists"),
+                        retry_after: None,
+                    });
+                }
+                Ok(Ok((None, Some(_)))) => {}
+                Ok(Err(error)) => return Err(Answer::broken(message::with_causes(&error))),
+                Err(_) => return Err(busy("the API server did not say in time whether the sandbox exists")),
+            }
+            if !held || self.holder.is_stopping() || Instant::now() + LOOK_AGAIN >= deadline {
+                return Err(self.name_is_taken(&request.namespace, name, held));
+            }
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
+    }
+
+    /// Told to come again like one whose own phase runs, so that one command covers the whole of the one that does.
+    fn name_is_taken(&self, namespace: &str, name: &str, held: bool) -> Answer {
+        let last = self.engine.index.of_name(namespace, name).into_iter().rev().find(|run| run.state.is_open());
+        let gap = last.map_or(BUSY_RETRY, |run| {
+            let limit = Duration::from_secs(run.timeout_seconds.into());
+            let elapsed = life::since(run.started_at.or(run.created_at), Timestamp::now());
+            let usual = self.engine.index.usually_takes(run.work);
+            let hold = if held { timing::LONGEST_HOLD } else { Duration::ZERO };
+            timing::retry_after(Waiting { limit, elapsed, usual, hold })
+        });
+        let why = format!("the last phases of the sandbox that was called {name:?} before are still running");
+        Answer::later(format!("{why}; make the same change again"), gap.max(BUSY_RETRY))
+    }
+}
