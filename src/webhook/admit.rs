@@ -74,6 +74,11 @@ impl Admission {
         }
         let requester = requester(request);
         let seat = self.holder.seat();
+        if seat.is_none() && planned.iter().any(is_named_anew) {
+            return Err(busy(
+                "as many changes as there is room for are waiting, and one without a name cannot be joined",
+            ));
+        }
         self.clear_way(&planned, &requester, seat.is_some(), deadline).await?;
         if request.operation == Operation::Create {
             self.refuse_existing(request, deadline).await?;
@@ -218,6 +223,7 @@ impl Admission {
         let phase = planned.phase;
         let limit = Duration::from_secs(planned.timeout_seconds.into());
         let target = format!("{} {}", planned.target.kind, planned.target);
+        let anew = is_named_anew(planned);
         match self.holder.settle(&self.engine, wish).await {
             Ok(Outcome::Passed(entry)) if entry.ignorable => {
                 let why = entry.message.clone().unwrap_or_default();
@@ -226,6 +232,10 @@ impl Admission {
             }
             Ok(Outcome::Passed(entry)) => Ok((entry, None)),
             Ok(Outcome::Failed(entry)) => Err(self.denial(&entry, deadline).await),
+            Ok(Outcome::Running { entry, .. }) if anew && Instant::now() >= deadline => Err(Answer::failed(format!(
+                "{phase} of {target} takes longer than one request can wait, and metadata.generateName gives the next one another name, so that it would begin anew: set metadata.name instead. What run {} does is undone.",
+                entry.name
+            ))),
             Ok(Outcome::Running { entry, held }) => {
                 let ran = life::since(entry.started_at.or(entry.created_at), Timestamp::now());
                 let text = message::still_running(&entry.name, phase.slug(), &target, entry.current.as_ref(), ran);
@@ -309,6 +319,13 @@ fn requester(request: &Request) -> Requester {
         routing_key: old["status"]["routingKey"].as_str().map(str::to_owned),
         stored,
     }
+}
+
+/// Whether the API server chooses the name, another for each attempt, so that none can join what an earlier one began.
+fn is_named_anew(run: &PlannedRun) -> bool {
+    let prefix = run.object["metadata"]["generateName"].as_str().filter(|prefix| !prefix.is_empty());
+    let created = run.phase == Phase::PreCreate && run.old_object.is_none();
+    created && prefix.is_some_and(|prefix| run.target.name.starts_with(prefix))
 }
 
 fn busy(why: &str) -> Answer {
