@@ -7,6 +7,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod applied;
+mod argo;
+mod chart;
 mod clients;
 mod cluster;
 mod crash;
@@ -14,7 +16,10 @@ mod failing;
 mod faults;
 mod forks;
 mod joining;
+mod load;
 mod noops;
 mod orderings;
+mod pods;
+mod raw;
 mod schema;
 mod scripts;
