@@ -1,6 +1,6 @@
 //! What Sluice counts, in the Prometheus text format.
 
-use crate::engine::index::RunIndex;
+use crate::engine::Engine;
 use crate::webhook::review::{Answer, Operation, Request};
 use prometheus_client::encoding::{EncodeLabelSet, text};
 use prometheus_client::metrics::counter::Counter;
@@ -8,6 +8,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -30,6 +31,7 @@ pub struct Metrics {
     runs: Family<StateLabels, Gauge>,
     leading: Gauge,
     registered: Gauge,
+    outcomes: [Counter; 4],
 }
 
 impl Default for Metrics {
@@ -51,8 +53,20 @@ impl Default for Metrics {
             "1 while both webhooks are in force, as the leader sees it",
             metrics.4.clone(),
         );
+        let outcomes = [
+            ("changes_committed", "Changes that were stored after their pre-phase, as this replica saw them"),
+            ("changes_abandoned", "Changes that were not stored though their pre-phase had succeeded"),
+            ("changes_compensated", "Abandoned changes whose pre-phase has been undone"),
+            ("pre_deletes_skipped", "Deletions that were let through without their pre-delete"),
+        ]
+        .map(|(name, help)| {
+            let counter = Counter::<u64>::default();
+            registry.register(name, help, counter.clone());
+            counter
+        });
         Self {
             registry,
+            outcomes,
             admissions: metrics.0,
             admission_seconds: metrics.1,
             runs: metrics.2,
@@ -91,10 +105,15 @@ impl Metrics {
     }
 
     /// Everything, as text.
-    pub fn text(&self, index: &RunIndex) -> Result<String, std::fmt::Error> {
+    pub fn text(&self, engine: &Engine) -> Result<String, std::fmt::Error> {
         self.runs.clear();
-        for run in index.filter(|_| true) {
+        for run in engine.index.filter(|_| true) {
             self.runs.get_or_create(&StateLabels { state: run.state.to_string() }).inc();
+        }
+        let outcomes = &engine.outcomes;
+        let counted = [&outcomes.committed, &outcomes.abandoned, &outcomes.compensated, &outcomes.skipped];
+        for (shown, counted) in self.outcomes.iter().zip(counted) {
+            shown.inner().store(counted.load(Ordering::Relaxed), Ordering::Relaxed);
         }
         let mut text = String::new();
         text::encode(&mut text, &self.registry)?;

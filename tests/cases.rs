@@ -76,7 +76,10 @@ fn functions(source: &str) -> Vec<String> {
             is_test |= line.contains("test");
         } else if let Some((before, after)) = line.split_once("fn ") {
             let whole = before.is_empty() || before.ends_with(' ');
-            if is_test && whole && let Some((name, _)) = after.split_once('(') {
+            if is_test
+                && whole
+                && let Some((name, _)) = after.split_once('(')
+            {
                 names.push(name.to_owned());
             }
             is_test = false;

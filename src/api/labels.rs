@@ -29,6 +29,10 @@ pub const PLUGIN: &str = "sluice.dev/plugin";
 
 /// Annotation of a target, written by the mutating webhook: which version each `@latest` stands for, as JSON.
 pub const LATEST: &str = "sluice.dev/latest";
+/// Annotation of a run: the process that wrote it, and begins it unless it is gone.
+pub const BEGUN_BY: &str = "sluice.dev/begun-by";
+/// Annotation of a sandbox: why its pre-delete is not to be run. Asks for the right to `skip` it.
+pub const SKIP_PRE_DELETE: &str = "sluice.dev/skip-pre-delete";
 /// Annotation of our webhook configurations: since when they have been in force (RFC 3339).
 pub const REGISTERED_AT: &str = "sluice.dev/registered-at";
 

@@ -131,6 +131,9 @@ pub struct PhaseRunStatus {
     /// The replica's process that runs the steps. Another takes over where it is gone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub executor: Option<String>,
+    /// How often another process took the run over since a step of it ended. It is given up after ten times.
+    #[serde(default)]
+    pub takeovers: u32,
     /// When its first step began.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::time")]

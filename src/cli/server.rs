@@ -6,13 +6,14 @@ use crate::certs::reload::{Patience, keep_reloaded};
 use crate::certs::store::SecretStore;
 use crate::certs::webhook_config::{self, Webhooks as Registered};
 use crate::certs::{Names, Registration, Serving};
+use crate::controller::events::Recorder;
 use crate::controller::{self, ControllerSettings};
 use crate::engine::replicas::{self, Identity, Replicas};
 use crate::engine::{Engine, EngineSettings, PodSettings, follow_replicas, follow_runs};
 use crate::metrics::Metrics;
 use crate::plan::plugins::Plugins;
 use crate::webhook::admit::Admission;
-use crate::webhook::hold::{Holder, new_routing_key};
+use crate::webhook::hold::{Holder, Limits, new_routing_key};
 use crate::webhook::plugin::{PluginAdmission, RunnerLimits};
 use crate::webhook::rights::Rights;
 use crate::webhook::router::{Webhooks, router};
@@ -80,6 +81,9 @@ pub struct ServerArgs {
     /// How many requests are held at once; more are told to come again
     #[arg(long, default_value_t = 8)]
     max_held: usize,
+    /// How many requests are held at once by all replicas together
+    #[arg(long, default_value_t = 16)]
+    max_held_in_all: usize,
     /// How many runs this replica executes at once; more requests are told to come again
     #[arg(long, default_value_t = 64)]
     max_running: usize,
@@ -236,12 +240,18 @@ fn webhooks(
 ) -> Webhooks {
     let mut namespaces: std::collections::BTreeSet<String> = args.runner_namespaces.iter().cloned().collect();
     namespaces.insert(args.namespace.clone());
+    let limits = Limits { held: args.max_held, held_in_all: args.max_held_in_all, running: args.max_running };
     Webhooks {
         sandboxes: Admission {
             engine: engine.clone(),
             plugins: plugins.clone(),
             rights: Rights::new(engine.client().clone()),
-            holder: Holder::new(args.max_held, args.max_running, stop.clone()),
+            holder: Holder::new(limits, stop.clone()),
+            recorder: Arc::new(Recorder::new(engine.client().clone(), args.pod.clone())),
+            own_user: args
+                .service_account
+                .as_ref()
+                .map(|account| format!("system:serviceaccount:{}:{account}", args.namespace)),
         },
         plugins: PluginAdmission {
             client: engine.client().clone(),
@@ -393,6 +403,6 @@ fn probes(ready: Ready, metrics: Arc<Metrics>, engine: Arc<Engine>) -> Router {
         )
         .route(
             "/metrics",
-            get(move || async move { metrics.text(&engine.index).map_err(|_| StatusCode::INTERNAL_SERVER_ERROR) }),
+            get(move || async move { metrics.text(&engine).map_err(|_| StatusCode::INTERNAL_SERVER_ERROR) }),
         )
 }

@@ -2,7 +2,7 @@
 //!
 //! Each reconcile is a pipeline that reads first, decides purely and writes last.
 
-mod events;
+pub mod events;
 pub mod fork;
 mod forks;
 mod history;
@@ -10,6 +10,7 @@ mod post;
 mod records;
 mod runs;
 mod sandboxes;
+mod sightings;
 pub mod status;
 
 use crate::api::{API_VERSION, GROUP, Sandbox, SandboxRecord, VERSION};
@@ -41,6 +42,7 @@ pub struct Context {
     /// The configuration that notes since when the webhooks have been in force.
     pub validating_webhook: String,
     pub recorder: events::Recorder,
+    sightings: sightings::Sightings,
 }
 
 impl Context {
@@ -52,7 +54,8 @@ impl Context {
     ) -> Arc<Self> {
         let client = engine.client().clone();
         let recorder = events::Recorder::new(client.clone(), engine.replicas.own().pod.clone());
-        Arc::new(Self { client, engine, plugins, settings, validating_webhook, recorder })
+        let sightings = sightings::Sightings::default();
+        Arc::new(Self { client, engine, plugins, settings, validating_webhook, recorder, sightings })
     }
 }
 

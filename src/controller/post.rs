@@ -123,7 +123,7 @@ async fn run_owed(context: &Context, owed: &OwedPhases) -> Result<Owed, Controll
     for spec in &owed.runs {
         let latest = context.engine.index.latest(&spec.key).filter(|latest| latest.attempt >= spec.attempt);
         let Some(latest) = latest else {
-            context.engine.begin(spec.clone()).await?;
+            context.engine.begin(spec.clone(), None).await?;
             return Ok(Owed::Waiting { progress: Progress::Running(spec.phase), after: None });
         };
         let tries = latest.attempt - spec.attempt + 1;
@@ -136,7 +136,7 @@ async fn run_owed(context: &Context, owed: &OwedPhases) -> Result<Owed, Controll
                 let pause = FIRST_PAUSE * 4_u32.pow(tries - 1);
                 let waited = life::since(latest.finished_at, Timestamp::now());
                 if waited >= pause {
-                    context.engine.begin(PhaseRunSpec { attempt: latest.attempt + 1, ..spec.clone() }).await?;
+                    context.engine.begin(PhaseRunSpec { attempt: latest.attempt + 1, ..spec.clone() }, None).await?;
                     return Ok(Owed::Waiting { progress: Progress::Running(spec.phase), after: None });
                 }
                 return Ok(Owed::Waiting { progress: failed(&latest), after: Some(pause - waited) });

@@ -26,9 +26,11 @@ pub fn controller(context: Arc<Context>) -> (impl Future<Output = ()>, RecordSto
     let targets: Api<DynamicObject> = Api::all_with(context.client.clone(), &kind);
     let runs: Api<PhaseRun> = Api::all(context.client.clone());
     let engine = context.engine.clone();
+    let seeing = context.clone();
     let controller = Controller::new(records, watcher::Config::default())
         .with_config(Config::default().concurrency(CONCURRENCY))
-        .watches_with(targets, kind, watcher::Config::default(), |target: DynamicObject| {
+        .watches_with(targets, kind, watcher::Config::default(), move |target: DynamicObject| {
+            seeing.sightings.see(&target);
             target.uid().map(|uid| ObjectRef::<SandboxRecord>::new(&uid))
         })
         .watches(runs, watcher::Config::default(), move |run: PhaseRun| {

@@ -3,7 +3,7 @@
 use super::{Context, ControllerError, RecordStore, SandboxStore, history, sandbox_resource};
 use crate::api::{Admitted, Phase, PhaseRun, RunState, TargetRef, labels};
 use crate::engine::index::RunEntry;
-use crate::engine::life::{self, Fate, Stored};
+use crate::engine::life::{self, Admission, Event, Fate, Stored};
 use crate::plan::{key, message, timing};
 use futures::{StreamExt, stream};
 use k8s_openapi::jiff::Timestamp;
@@ -24,6 +24,8 @@ const GATHER: Duration = Duration::from_millis(50);
 const AT_ONCE: usize = 16;
 /// How often history is tidied.
 const TIDY_EVERY: Duration = Duration::from_secs(30);
+/// The pause before a failed undoing is tried again, times the number of its tries so far.
+const UNDO_PAUSE: Duration = Duration::from_secs(5);
 /// Of runs that ended longer ago no event is written: another leader did it.
 const NEWS: Duration = Duration::from_secs(120);
 
@@ -88,7 +90,7 @@ async fn look(
     if owes_undo(run) {
         return follow_undo(context, run).await;
     }
-    let stored = stored(sandboxes, &run.target);
+    let stored = stored(context, sandboxes, &run.target);
     let is_known = |a: &&Admitted| {
         stored.as_ref().is_some_and(|s| s.uid == a.uid) || records.get(&ObjectRef::new(&a.uid)).is_some()
     };
@@ -105,11 +107,13 @@ async fn look(
     }
 }
 
-fn stored(sandboxes: &SandboxStore, target: &TargetRef) -> Option<Stored> {
+fn stored(context: &Context, sandboxes: &SandboxStore, target: &TargetRef) -> Option<Stored> {
     let reference = ObjectRef::new_with(&target.name, sandbox_resource()).within(&target.namespace);
     let found = sandboxes.get(&reference)?;
+    let uid = found.uid().unwrap_or_default();
     Some(Stored {
-        uid: found.uid().unwrap_or_default(),
+        before: context.sightings.of(&uid),
+        uid,
         generation: found.metadata.generation.unwrap_or_default(),
         spec_hash: key::hash(&found.data["spec"]),
         deleting: found.metadata.deletion_timestamp.is_some(),
@@ -117,8 +121,8 @@ fn stored(sandboxes: &SandboxStore, target: &TargetRef) -> Option<Stored> {
 }
 
 async fn commit(context: &Arc<Context>, run: &Arc<RunEntry>, stored: Option<&Admitted>) -> Result<(), ControllerError> {
-    let status = json!({"state": RunState::Committed, "admitted": stored, "alsoAdmitted": null});
-    let entry = context.engine.mark(run, status).await?;
+    let stored = Event::Stored { admission: stored.map(Admission::from) };
+    let entry = context.engine.transition(run, &stored).await?;
     if let Some(uid) = entry.uid() {
         let label = json!({"metadata": {"labels": {labels::UID: uid}}});
         let runs: Api<PhaseRun> = Api::all(context.client.clone());
@@ -138,19 +142,24 @@ async fn commit(context: &Arc<Context>, run: &Arc<RunEntry>, stored: Option<&Adm
 }
 
 async fn follow_undo(context: &Arc<Context>, run: &Arc<RunEntry>) -> Result<(), ControllerError> {
-    let undo = run.compensated_by.as_ref().and_then(|name| context.engine.index.get(name));
-    match undo {
-        None => {
-            // It was promised and not begun; or it ended so long ago that it is history, as the run soon is.
-            let recent = life::since(run.finished_at, Timestamp::now()) < context.settings.history_age;
-            if recent && let Some(whole) = context.engine.read(&run.name).await? {
-                context.engine.undo(&whole).await?;
-            }
-        }
+    let undo = context.engine.index.undo_of(&run.name);
+    let attempt = match undo {
+        // It was promised and not begun; or it ended so long ago that it is history, as the run soon is.
+        None if life::since(run.finished_at, Timestamp::now()) < context.settings.history_age => 1,
         Some(undo) if undo.state == RunState::Succeeded && run.state == RunState::Abandoned => {
-            context.engine.mark(run, json!({"state": RunState::Compensated})).await?;
+            context.engine.transition(run, &Event::Undone).await?;
+            return Ok(());
         }
-        Some(_) => {}
+        Some(undo) if !undo.state.is_open() && life::undo_is_due(&undo) => {
+            if life::since(undo.finished_at, Timestamp::now()) < UNDO_PAUSE * undo.attempt {
+                return Ok(());
+            }
+            undo.attempt + 1
+        }
+        _ => return Ok(()),
+    };
+    if let Some(whole) = context.engine.read(&run.name).await? {
+        context.engine.undo_as(&whole, attempt).await?;
     }
     Ok(())
 }
@@ -215,6 +224,7 @@ async fn tell(context: &Arc<Context>, told: &mut BTreeSet<(String, News)>) {
 
 async fn tidy(context: &Arc<Context>, sandboxes: &SandboxStore, records: &RecordStore) -> Result<(), ControllerError> {
     let mut living: BTreeSet<String> = sandboxes.state().iter().filter_map(|s| s.uid()).collect();
+    context.sightings.retain(|uid| living.contains(uid));
     living.extend(records.state().iter().map(|record| record.name_any()));
     let runs = context.engine.index.filter(|_| true);
     let settings = &context.settings;

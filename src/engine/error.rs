@@ -1,5 +1,6 @@
 //! Why the engine could not do what it was asked; a step that fails is no error but a result.
 
+use super::life::Refusal;
 use crate::api::ObjectRef;
 
 #[derive(Debug, thiserror::Error)]
@@ -8,11 +9,22 @@ pub enum EngineError {
     Api { what: &'static str, source: Box<kube::Error> },
     #[error("run {run} is gone on with by another replica")]
     Lost { run: String },
+    #[error("this cannot happen to run {run} as it is")]
+    Refused { run: String, source: Refusal },
 }
 
 impl EngineError {
     pub fn api(what: &'static str) -> impl FnOnce(kube::Error) -> Self {
         move |source| Self::Api { what, source: Box::new(source) }
+    }
+
+    /// Whether the run is another than it was thought to be: look again.
+    pub fn is_outdated(&self) -> bool {
+        match self {
+            Self::Api { source, .. } => is_status(source, 409),
+            Self::Refused { .. } => true,
+            Self::Lost { .. } => false,
+        }
     }
 }
 

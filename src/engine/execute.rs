@@ -5,11 +5,13 @@
 
 use super::Engine;
 use super::error::{EngineError, is_status};
+use super::index::RunEntry;
 use super::jobs::{Done, Failure, Job};
+use super::life::{self, Effect, Event, Life};
 use super::outputs::{self, Outputs};
 use super::script::StepPod;
 use crate::agent::protocol::LOG_LIMIT;
-use crate::api::{ObjectRef, PhaseRun, PhaseRunStatus, RunResource, RunState, StepKind, StepState, StepStatus};
+use crate::api::{ObjectRef, PhaseRun, PhaseRunStatus, RunResource, StepKind, StepState, StepStatus};
 use crate::plan::{message, order, undo};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use k8s_openapi::jiff::Timestamp;
@@ -35,6 +37,8 @@ pub(super) struct Execution {
     pub(super) pods: BTreeMap<usize, Arc<StepPod>>,
     /// For each entry of `status.steps` its resource and, unless it is [`DELETE_APPLIED`], its step.
     pub(super) layout: Vec<(usize, Option<usize>)>,
+    /// It has ended so many executors that no step of it is begun any more.
+    worn_out: bool,
 }
 
 /// Executes a run from wherever it stands to its end.
@@ -52,11 +56,15 @@ impl Execution {
         if status.steps.is_empty() {
             status.steps = layout.iter().map(|(r, s)| pending(&run.spec.resources[*r], *s)).collect();
         }
-        status.state = RunState::Running;
-        status.executor = Some(engine.replicas.own().to_string());
+        let before = Life::from(&RunEntry::from(&run));
+        let own = engine.replicas.own().to_string();
+        let orphaned = before.executor.as_ref().is_some_and(|executor| !engine.replicas.is_alive(executor));
+        let claimed = Event::Claimed { by: own.clone(), orphaned };
+        let (life, effects) = life::transition(&before, &claimed)
+            .map_err(|source| EngineError::Refused { run: run.name_any(), source })?;
+        life.write_into(&mut status);
         status.started_at.get_or_insert_with(now);
-        let earlier = engine.earlier_runs(&run);
-        let outputs = outputs::load(&engine.client, &engine.settings.namespace, &earlier).await?;
+        let is_takeover = before.executor.is_some_and(|executor| executor != own);
         let shared = Arc::new(run.clone());
         let pods = run
             .spec
@@ -68,13 +76,28 @@ impl Execution {
                 (index, Arc::new(StepPod::new(engine.client.clone(), engine.pods.clone(), &shared, index)))
             })
             .collect();
-        Ok(Self { engine, run, status, outputs: Arc::new(Mutex::new(outputs)), pods, layout })
+        let worn_out = effects.contains(&Effect::GiveUp);
+        let outputs = Arc::new(Mutex::new(Outputs::default()));
+        let mut execution = Self { engine, run, status, outputs, pods, layout, worn_out };
+        if is_takeover {
+            // Counted before anything else: what ended the last executor may end this one.
+            execution.save().await?;
+        }
+        let engine = &execution.engine;
+        let earlier = engine.earlier_runs(&execution.run);
+        let loaded = outputs::load(&engine.client, &engine.settings.namespace, &earlier).await?;
+        *execution.outputs.lock().unwrap_or_else(PoisonError::into_inner) = loaded;
+        Ok(execution)
     }
 
     async fn work(&mut self) -> Result<(), EngineError> {
+        if self.worn_out {
+            self.wear_out();
+            return Ok(());
+        }
         let started = self.status.started_at.as_ref().map_or_else(Timestamp::now, |t| t.0);
         let limit = Duration::from_secs(self.run.spec.timeout_seconds.into());
-        let left = limit.saturating_sub(super::life::since(Some(started), Timestamp::now()));
+        let left = limit.saturating_sub(life::since(Some(started), Timestamp::now()));
         let deadline = tokio::time::Instant::now() + left;
         let mut expired = false;
         let mut tasks: JoinSet<(usize, Result<Done, Failure>)> = JoinSet::new();
@@ -166,6 +189,7 @@ impl Execution {
     async fn ended(&mut self, index: usize, result: Result<Done, Failure>, begun: &mut Vec<(usize, Job)>) {
         let (resource_index, step_index) = self.layout[index];
         let resource = self.run.spec.resources[resource_index].clone();
+        self.status.takeovers = 0;
         match result {
             Ok(done) => {
                 let step = self.status.steps[index].step.clone();
@@ -233,6 +257,19 @@ impl Execution {
         }
     }
 
+    /// Fails the step that the run was at each time that its executor was lost.
+    fn wear_out(&mut self) {
+        let open = |step: &StepStatus| !step.state.is_ended();
+        if let Some(step) = self.status.steps.iter_mut().find(|step| open(step)) {
+            step.state = StepState::Failed;
+            step.finished_at = Some(now());
+            step.message = Some(format!(
+                "given up: {} processes of Sluice in a row ended while they were at it; see their logs and why their pods ended",
+                self.status.takeovers
+            ));
+        }
+    }
+
     async fn finish(&mut self) -> Result<(), EngineError> {
         // A step whose task broke has no result, and must not pass for one that succeeded.
         for step in self.status.steps.iter_mut().filter(|step| step.state == StepState::Running) {
@@ -247,17 +284,18 @@ impl Execution {
         }
         self.status.finished_at = Some(now());
         self.status.message = Some(message::summary(&self.run.spec, &self.status));
-        let ignored = super::index::RunEntry::from(&self.with_status()).ignorable;
-        if self.has_failed() {
-            self.status.state = RunState::Failed;
-            if !ignored && self.run.spec.compensates.is_none() {
-                let undo = self.engine.undoing(&self.run, &self.status.steps).await?;
-                self.status.compensated_by = undo.map(|spec| super::name_of(&spec));
-            }
-        } else {
-            self.status.state = RunState::Succeeded;
+        let before = RunEntry::from(&self.with_status());
+        let failed = self.has_failed();
+        let mut undo = None;
+        if failed && !before.ignorable && self.run.spec.compensates.is_none() {
+            undo = self.engine.undoing(&self.run, &self.status.steps).await?.map(|spec| super::name_of(&spec));
         }
-        for run in undo::useless_outputs(&self.run.name_any(), &self.run.spec, &self.status, ignored) {
+        let by = self.engine.replicas.own().to_string();
+        let ended = Event::Ended { by, failed, ignorable: before.ignorable, undo };
+        let (life, _) = life::transition(&Life::from(&before), &ended)
+            .map_err(|source| EngineError::Refused { run: self.run.name_any(), source })?;
+        life.write_into(&mut self.status);
+        for run in undo::useless_outputs(&self.run.name_any(), &self.run.spec, &self.status, before.ignorable) {
             outputs::forget(&self.engine.client, &self.engine.settings.namespace, &run).await?;
         }
         self.save().await
@@ -288,9 +326,7 @@ impl Execution {
                     let theirs = found.status.as_ref();
                     let open = theirs.is_none_or(|s| s.state.is_open());
                     let executor = theirs.and_then(|s| s.executor.clone());
-                    let taken = executor.is_some_and(|e| {
-                        e != self.engine.replicas.own().to_string() && self.engine.replicas.is_alive(&e)
-                    });
+                    let taken = executor.is_some_and(|executor| executor != self.engine.replicas.own().to_string());
                     if !open || taken {
                         return Err(EngineError::Lost { run: name });
                     }
@@ -329,7 +365,7 @@ pub(super) fn now() -> MicroTime {
 
 /// What a set of runs applied.
 pub(super) fn applied<'a>(
-    runs: impl Iterator<Item = &'a super::index::RunEntry>,
+    runs: impl Iterator<Item = &'a RunEntry>,
     resource: &str,
     step: Option<&str>,
 ) -> BTreeSet<ObjectRef> {

@@ -2,11 +2,14 @@
 //!
 //! Tens of thousands of ended runs fit in memory because the snapshots and workflows stay in the API server.
 
-use crate::api::{Admitted, ObjectRef, Phase, PhaseRun, RunState, StepState, TargetRef};
+use super::life::{self, Asker};
+use crate::api::{Admitted, ObjectRef, Phase, PhaseRun, RunState, StepState, TargetRef, labels};
+use crate::plan::key;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 use tokio::sync::watch;
 
 /// What decisions about a run need of it.
@@ -22,13 +25,22 @@ pub struct RunEntry {
     pub routing_key: Option<String>,
     pub requested_by: Option<String>,
     pub compensates: Option<String>,
+    /// Whether it runs before the target itself is deleted, not before a resource leaves it.
+    pub removes_target: bool,
+    /// Who asked for it.
+    pub asked_by: Asker,
+    /// What tells runs apart that do other work: a hash of phase and workflows.
+    pub work: u64,
     /// A hash of the spec that the target has after the change.
     pub spec_hash: String,
     /// The generation of the snapshot that the run was planned with.
     pub generation: i64,
     pub created_at: Option<Timestamp>,
     pub state: RunState,
+    /// The process that wrote it.
+    pub begun_by: Option<String>,
     pub executor: Option<String>,
+    pub takeovers: u32,
     pub started_at: Option<Timestamp>,
     pub finished_at: Option<Timestamp>,
     pub message: Option<String>,
@@ -47,23 +59,26 @@ pub struct RunEntry {
     pub ignorable: bool,
 }
 
-/// How many requests of one create are remembered that were let through before the last.
-const ALSO_ADMITTED: usize = 16;
-
 impl RunEntry {
     /// Every request that was let through on the strength of the run, newest first.
     pub fn admissions(&self) -> impl Iterator<Item = &Admitted> {
         self.admitted.iter().chain(self.also_admitted.iter())
     }
 
-    /// Those that are still to be remembered when another object's request is let through.
-    pub fn admissions_beside(&self, uid: &str) -> Vec<Admitted> {
-        self.admissions().filter(|a| a.uid != uid).take(ALSO_ADMITTED).cloned().collect()
-    }
-
     /// Whether the run is of the object with this UID, or may be.
     pub fn may_be_of(&self, uid: &str) -> bool {
         self.target.uid.as_deref() == Some(uid) || self.admissions().any(|a| a.uid == uid)
+    }
+
+    /// How old what is known of the run is: greater is newer (resource versions of one kind can be compared as
+    /// numbers, KEP-5504).
+    pub fn version(&self) -> u64 {
+        self.resource_version.parse().unwrap_or_default()
+    }
+
+    /// How long its steps took; none before they have ended.
+    pub fn took(&self) -> Option<Duration> {
+        self.finished_at.map(|finished| life::since(self.started_at, finished))
     }
 
     /// The UID of the object that the run is known to be of.
@@ -101,11 +116,18 @@ impl From<&PhaseRun> for RunEntry {
             routing_key: run.spec.routing_key.clone(),
             requested_by: run.spec.requested_by.clone(),
             compensates: run.spec.compensates.clone(),
-            spec_hash: crate::plan::key::hash(&run.spec.object["spec"]),
+            removes_target: run.spec.phase == Phase::PreDelete
+                && run.spec.old_object.is_none()
+                && run.spec.compensates.is_none(),
+            asked_by: Asker::of(run.spec.requested_by.as_deref(), None),
+            work: key::work(run.spec.phase, &run.spec.resources),
+            spec_hash: key::hash(&run.spec.object["spec"]),
             generation: run.spec.object["metadata"]["generation"].as_i64().unwrap_or_default(),
             created_at: run.metadata.creation_timestamp.as_ref().map(|t| t.0),
             state: status.state,
+            begun_by: run.annotations().get(labels::BEGUN_BY).cloned(),
             executor: status.executor.clone(),
+            takeovers: status.takeovers,
             started_at: moment(&status.started_at),
             finished_at: moment(&status.finished_at),
             message: status.message.clone(),
@@ -130,7 +152,15 @@ struct Entries {
     by_name: HashMap<String, Arc<RunEntry>>,
     by_key: HashMap<String, BTreeMap<u32, String>>,
     by_target: HashMap<(String, String), BTreeSet<String>>,
+    /// Those that the watch has shown: every run that was written before one of them is known too.
+    watched: HashSet<String>,
+    /// How long work of a kind took when it was done last.
+    took: HashMap<u64, VecDeque<Duration>>,
 }
+
+/// How many times are remembered for work of a kind, and for how many kinds.
+const TIMES_KEPT: usize = 5;
+const KINDS_KEPT: usize = 4096;
 
 /// Every run that is known, and a way to wait for news of them.
 pub struct RunIndex {
@@ -151,17 +181,65 @@ impl RunIndex {
         {
             let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
             if let Some(known) = entries.by_name.get(&entry.name)
-                && version(&known.resource_version) > version(&entry.resource_version)
+                && known.version() > entry.version()
             {
                 return known.clone();
             }
             entries.by_key.entry(entry.key.clone()).or_default().insert(entry.attempt, entry.name.clone());
             let target = (entry.target.namespace.clone(), entry.target.name.clone());
             entries.by_target.entry(target).or_default().insert(entry.name.clone());
-            entries.by_name.insert(entry.name.clone(), entry.clone());
+            let known = entries.by_name.insert(entry.name.clone(), entry.clone());
+            if entry.executor.is_some() {
+                entries.watched.remove(&entry.name);
+            }
+            let has_ended = known.is_none_or(|known| known.state.is_open()) && !entry.state.is_open();
+            if let Some(took) = entry.took().filter(|_| has_ended && entry.state != RunState::Failed) {
+                entries.remember(entry.work, took);
+            }
         }
         self.changed.send_modify(|n| *n += 1);
         entry
+    }
+
+    /// Takes in a run as the watch shows it, so in the order in which runs were written.
+    pub fn observe_watched(&self, run: &PhaseRun) {
+        self.observe(run);
+        self.mark_watched([run.name_any()]);
+    }
+
+    /// Notes that the watch has shown these, and all that were written before them.
+    pub fn mark_watched(&self, names: impl IntoIterator<Item = String>) {
+        {
+            let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
+            let Entries { by_name, watched, .. } = &mut *entries;
+            // Whoever began one waits for this until it is begun, and nobody afterwards.
+            let waits = |name: &String| by_name.get(name).is_some_and(|run| run.executor.is_none());
+            watched.extend(names.into_iter().filter(waits));
+        }
+        self.changed.send_modify(|n| *n += 1);
+    }
+
+    /// Waits until the watch has shown this run, which was written and not begun, so that every run is known that was
+    /// written before it; or until it is another's or gone.
+    pub async fn until_watched(&self, name: &str) {
+        let mut changes = self.changes();
+        let waits = || {
+            let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
+            entries.by_name.get(name).is_some_and(|run| run.executor.is_none()) && !entries.watched.contains(name)
+        };
+        while waits() {
+            if changes.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+
+    /// How long work of this kind usually takes: the median of the last times that it succeeded.
+    pub fn usually_takes(&self, work: u64) -> Option<Duration> {
+        let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
+        let mut times: Vec<_> = entries.took.get(&work)?.iter().copied().collect();
+        times.sort_unstable();
+        times.get(times.len() / 2).copied()
     }
 
     /// Forgets a run that was deleted.
@@ -169,6 +247,7 @@ impl RunIndex {
         {
             let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
             let Some(entry) = entries.by_name.remove(name) else { return };
+            entries.watched.remove(name);
             if let Some(attempts) = entries.by_key.get_mut(&entry.key) {
                 attempts.remove(&entry.attempt);
                 if attempts.is_empty() {
@@ -204,6 +283,11 @@ impl RunIndex {
         let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
         let (_, name) = entries.by_key.get(key)?.last_key_value()?;
         entries.by_name.get(name).cloned()
+    }
+
+    /// The newest attempt to undo a run.
+    pub fn undo_of(&self, run: &str) -> Option<Arc<RunEntry>> {
+        self.latest(&key::of_undo(run))
     }
 
     /// Every run of a target's name, oldest first, of whatever UID.
@@ -255,9 +339,17 @@ impl RunIndex {
     }
 }
 
-/// Resource versions of one kind can be compared as numbers (KEP-5504).
-fn version(resource_version: &str) -> u64 {
-    resource_version.parse().unwrap_or_default()
+impl Entries {
+    fn remember(&mut self, work: u64, took: Duration) {
+        if self.took.len() >= KINDS_KEPT && !self.took.contains_key(&work) {
+            self.took.clear();
+        }
+        let times = self.took.entry(work).or_default();
+        times.push_back(took);
+        if times.len() > TIMES_KEPT {
+            times.pop_front();
+        }
+    }
 }
 
 #[cfg(test)]

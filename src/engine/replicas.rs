@@ -79,6 +79,13 @@ impl Replicas {
         self.seen.write().unwrap_or_else(PoisonError::into_inner).remove(lease);
     }
 
+    /// How many replicas there are, this one included.
+    pub fn alive(&self) -> usize {
+        let own = lease_name(&self.own.pod);
+        let seen = self.seen.read().unwrap_or_else(PoisonError::into_inner);
+        1 + seen.iter().filter(|(lease, seen)| **lease != own && seen.at.elapsed() < GONE_AFTER).count()
+    }
+
     /// Whether the process that calls itself `executor` may still be at work.
     pub fn is_alive(&self, executor: &str) -> bool {
         if executor == self.own.to_string() {

@@ -25,12 +25,11 @@ pub async fn follow_runs(engine: Arc<Engine>, synced: watch::Sender<bool>) {
                 engine.index.observe(&run);
             }
             Ok(Some(Event::InitDone)) => {
-                engine.index.retain(&std::mem::take(&mut listed));
+                engine.index.retain(&listed);
+                engine.index.mark_watched(std::mem::take(&mut listed));
                 synced.send_replace(true);
             }
-            Ok(Some(Event::Apply(run))) => {
-                engine.index.observe(&run);
-            }
+            Ok(Some(Event::Apply(run))) => engine.index.observe_watched(&run),
             Ok(Some(Event::Delete(run))) => engine.index.forget(&run.name_any()),
             Ok(None) => return,
             Err(error) => {

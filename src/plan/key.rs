@@ -8,10 +8,10 @@ use sha2::{Digest, Sha256};
 ///
 /// Of the object only the spec counts: neither the UID of a create nor anything that the API server or a client may
 /// fill in differently on the next attempt. An update and a delete are of one object, so its UID counts there.
-pub fn key(phase: Phase, target: &TargetRef, object: &Value, resources: &[RunResource]) -> String {
+pub fn key(phase: Phase, target: &TargetRef, object: &Value, deletes: bool, resources: &[RunResource]) -> String {
     let uid = if phase == Phase::PreCreate { None } else { target.uid.as_deref() };
-    // A deletion is one, whatever the spec is when it is asked for.
-    let spec = if matches!(phase, Phase::PreDelete | Phase::PostDelete) { &Value::Null } else { &object["spec"] };
+    // The deletion of the target is one, whatever its spec is when it is asked for.
+    let spec = if deletes { &Value::Null } else { &object["spec"] };
     let names: Vec<_> = resources
         .iter()
         .map(|r| json!({"name": r.name, "plugin": r.plugin, "runner": r.runner, "steps": r.steps}))
@@ -21,6 +21,12 @@ pub fn key(phase: Phase, target: &TargetRef, object: &Value, resources: &[RunRes
         "namespace": target.namespace, "name": target.name, "uid": uid, "spec": spec, "resources": names,
     });
     hash(&identity)
+}
+
+/// What tells runs apart that do other work, whatever their target and its spec.
+pub fn work(phase: Phase, resources: &[RunResource]) -> u64 {
+    let workflows: Vec<_> = resources.iter().map(|r| json!({"plugin": r.plugin, "steps": r.steps})).collect();
+    u64::from_str_radix(&hash(&json!({"phase": phase, "resources": workflows})), 16).unwrap_or_default()
 }
 
 /// The key of the run that undoes `run`.
@@ -82,29 +88,35 @@ mod tests {
     fn every_attempt_of_a_create_has_one_key_though_its_uid_changes() {
         let object = json!({"spec": {"a": 1, "b": 2}});
         let again = json!({"spec": {"b": 2, "a": 1}, "metadata": {"resourceVersion": "7"}});
-        assert_eq!(key(Phase::PreCreate, &target("1"), &object, &[]), key(Phase::PreCreate, &target("2"), &again, &[]));
+        assert_eq!(
+            key(Phase::PreCreate, &target("1"), &object, false, &[]),
+            key(Phase::PreCreate, &target("2"), &again, false, &[])
+        );
     }
 
     #[test]
     fn another_spec_object_phase_or_workflow_is_another_key() {
         let object = json!({"spec": {"a": 1}});
-        let base = key(Phase::PreUpdate, &target("1"), &object, &[]);
+        let base = key(Phase::PreUpdate, &target("1"), &object, false, &[]);
         let resource = RunResource { name: "db".into(), ..RunResource::default() };
         let runner = Runner { image: Some("other".into()), ..Runner::default() };
         let mended = RunResource { runner, ..resource.clone() };
-        let with =
-            |resource: &RunResource| key(Phase::PreUpdate, &target("1"), &object, std::slice::from_ref(resource));
+        let with = |resource: &RunResource| {
+            key(Phase::PreUpdate, &target("1"), &object, false, std::slice::from_ref(resource))
+        };
         assert_ne!(with(&resource), with(&mended));
-        assert_ne!(base, key(Phase::PreUpdate, &target("1"), &json!({"spec": {"a": 2}}), &[]));
-        assert_ne!(base, key(Phase::PreUpdate, &target("2"), &object, &[]));
-        assert_ne!(base, key(Phase::PostUpdate, &target("1"), &object, &[]));
-        assert_ne!(base, key(Phase::PreUpdate, &target("1"), &object, &[resource]));
+        assert_ne!(base, key(Phase::PreUpdate, &target("1"), &json!({"spec": {"a": 2}}), false, &[]));
+        assert_ne!(base, key(Phase::PreUpdate, &target("2"), &object, false, &[]));
+        assert_ne!(base, key(Phase::PostUpdate, &target("1"), &object, false, &[]));
+        assert_ne!(base, key(Phase::PreUpdate, &target("1"), &object, false, &[resource]));
     }
 
     #[test]
     fn a_deletion_has_one_key_whatever_the_spec() {
         let (a, b) = (json!({"spec": {"a": 1}}), json!({"spec": {"a": 2}}));
-        assert_eq!(key(Phase::PreDelete, &target("1"), &a, &[]), key(Phase::PreDelete, &target("1"), &b, &[]));
+        let of = |object, deletes| key(Phase::PreDelete, &target("1"), object, deletes, &[]);
+        assert_eq!(of(&a, true), of(&b, true));
+        assert_ne!(of(&a, false), of(&b, false), "a resource may leave, join and leave again");
     }
 
     #[test]

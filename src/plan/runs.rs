@@ -65,7 +65,8 @@ impl Change<'_> {
                     && old["metadata"]["deletionTimestamp"].is_null()
                     && new["metadata"]["deletionTimestamp"].is_null()
             }
-            Change::Create { .. } | Change::Delete { .. } => true,
+            Change::Delete { old } => old["metadata"]["deletionTimestamp"].is_null(),
+            Change::Create { .. } => true,
         }
     }
 }
@@ -168,7 +169,8 @@ fn stage<'a>(change: Change<'_>, phase: Phase, of: impl Iterator<Item = &'a Plan
         Change::Update { old, .. } => Some(snapshot(old)),
         Change::Create { .. } | Change::Delete { .. } => None,
     };
-    let key = key::key(phase, &target, &object, &resources);
+    let deletes = matches!(change, Change::Delete { .. });
+    let key = key::key(phase, &target, &object, deletes, &resources);
     Some(PlannedRun { phase, key, target, timeout_seconds, resources, object, old_object })
 }
 

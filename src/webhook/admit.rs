@@ -1,19 +1,21 @@
 //! The validating webhook of sandboxes: runs the pre-phases of a change before it is let through.
 
 use super::hold::{Holder, Outcome, Requester, Wish};
-use super::review::{Answer, Operation, Request};
-use super::rights::{self, Rights};
+use super::review::{Answer, Audit, Operation, Request};
+use super::rights::{self, Right, Rights};
 use crate::api::{GROUP, Phase, ResourcePlugin, SandboxRecord, labels};
+use crate::controller::events::Recorder;
 use crate::controller::sandbox_resource;
 use crate::engine::index::RunEntry;
-use crate::engine::life::{self, Obstacle, Stored};
-use crate::engine::{Engine, is_status};
+use crate::engine::life::{self, Asker, Obstacle, Stored};
+use crate::engine::{Engine, EngineError};
 use crate::plan::plugins::Plugins;
 use crate::plan::runs::{self, Change, PlannedRun, Side};
 use crate::plan::{check, key, message, timing};
 use k8s_openapi::jiff::Timestamp;
 use kube::Api;
 use kube::api::{DynamicObject, ListParams};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -31,6 +33,23 @@ pub struct Admission {
     pub plugins: Arc<RwLock<Plugins>>,
     pub rights: Rights,
     pub holder: Holder,
+    pub recorder: Arc<Recorder>,
+    /// The user that Sluice itself is to the API server.
+    pub own_user: Option<String>,
+}
+
+/// How a change comes past one of its phases.
+enum Passed {
+    On {
+        run: Arc<RunEntry>,
+        warning: Option<String>,
+    },
+    /// Though it failed.
+    LetGo {
+        why: String,
+    },
+    /// Not yet: another change was quicker.
+    Overtaken,
 }
 
 /// How a change that could not be let through is answered, as an error so that `?` ends the work.
@@ -52,6 +71,9 @@ impl Admission {
             Operation::Delete => Change::Delete { old },
             Operation::Other => return Ok(Answer::allow()),
         };
+        if let Some(right) = rights::needed_to_skip(old, new) {
+            self.require(request, &right, deadline).await?;
+        }
         if !change.counts() {
             return Ok(Answer::allow());
         }
@@ -67,34 +89,70 @@ impl Admission {
             self.check_rights(request, deadline).await?;
         }
         if request.dry_run == Some(true) {
-            return Ok(Answer::Allow { warnings: planned.iter().map(would_run).collect(), patch: Vec::new() });
+            return Ok(Answer::warn(planned.iter().map(would_run).collect()));
         }
         if planned.is_empty() {
             return Ok(Answer::allow());
         }
-        let requester = requester(request);
-        let seat = self.holder.seat();
+        if request.operation == Operation::Delete
+            && let Some(reason) = old["metadata"]["annotations"][labels::SKIP_PRE_DELETE].as_str()
+        {
+            let why = format!("annotation {} says: {reason}", labels::SKIP_PRE_DELETE);
+            return Ok(self.skip(request, &why));
+        }
+        let requester = self.requester(request);
+        let seat = self.holder.seat(self.engine.replicas.alive());
         if seat.is_none() && planned.iter().any(is_named_anew) {
             return Err(busy(
                 "as many changes as there is room for are waiting, and one without a name cannot be joined",
             ));
         }
-        self.clear_way(&planned, &requester, seat.is_some(), deadline).await?;
-        if request.operation == Operation::Create {
-            self.refuse_existing(request, deadline).await?;
-        }
+        let keys: Vec<String> = planned.iter().map(|run| run.key.clone()).collect();
         let mut passed = Vec::new();
         let mut warnings = Vec::new();
-        for planned in planned {
-            let wish = Wish { planned, request: &requester, seat: seat.as_ref(), deadline };
-            let (entry, warning) = self.pass(wish).await?;
-            passed.push(entry);
-            warnings.extend(warning);
+        'change: loop {
+            self.clear_way(&planned, &requester, seat.is_some(), deadline).await?;
+            if request.operation == Operation::Create {
+                self.refuse_existing(request, deadline).await?;
+            }
+            passed.clear();
+            warnings.clear();
+            for planned in &planned {
+                let planned = planned.clone();
+                let wish = Wish { planned, request: &requester, keys: &keys, seat: seat.as_ref(), deadline };
+                match self.pass(wish).await? {
+                    Passed::On { run, warning } => {
+                        passed.push(run);
+                        warnings.extend(warning);
+                    }
+                    Passed::LetGo { why } => return Ok(self.skip(request, &why)),
+                    // What was quicker has its turn first.
+                    Passed::Overtaken => continue 'change,
+                }
+            }
+            break;
         }
         for entry in passed {
             self.admit(&entry, request, deadline).await?;
         }
-        Ok(Answer::Allow { warnings, patch: Vec::new() })
+        Ok(Answer::warn(warnings))
+    }
+
+    /// Lets a deletion through whose pre-delete is not run, or has failed, and tells so wherever one may look.
+    fn skip(&self, request: &Request, why: &str) -> Answer {
+        let target = runs::target(&request.old_object);
+        let user = request.user_info.username.clone();
+        let note = format!("{user} deletes the sandbox, and its pre-delete does not stand in the way: {why}");
+        tracing::warn!(%target, user, why, "a pre-delete is skipped");
+        self.engine.outcomes.skipped.fetch_add(1, Ordering::Relaxed);
+        let (recorder, event) = (self.recorder.clone(), note.clone());
+        tokio::spawn(async move { recorder.warning(&target, "PreDeleteSkipped", "PreDelete", &event).await });
+        let warning = message::cut(&format!("pre-delete was skipped: {why}"), WARNING_LIMIT);
+        Answer::Allow {
+            warnings: vec![warning],
+            patch: Vec::new(),
+            audit: Some(Audit { key: "pre-delete-skipped", value: note }),
+        }
     }
 
     fn plan(&self, change: Change<'_>) -> Judged<Vec<PlannedRun>> {
@@ -147,17 +205,22 @@ impl Admission {
             })
         };
         for right in needed {
-            match tokio::time::timeout_at(deadline, self.rights.has(&request.user_info, &right)).await {
-                Ok(Ok(true)) => {}
-                Ok(Ok(false)) => {
-                    let refusal = right.refusal(&request.user_info.username);
-                    return Err(Answer::forbid(message::cut(&refusal, message::DENIAL_LIMIT)));
-                }
-                Ok(Err(error)) => return Err(Answer::broken(message::with_causes(&error))),
-                Err(_) => return Err(busy("the API server did not say in time what the requester may do")),
-            }
+            self.require(request, &right, deadline).await?;
         }
         Ok(())
+    }
+
+    /// Refuses a request whose user lacks a right.
+    async fn require(&self, request: &Request, right: &Right, deadline: Instant) -> Judged<()> {
+        match tokio::time::timeout_at(deadline, self.rights.has(&request.user_info, right)).await {
+            Ok(Ok(true)) => Ok(()),
+            Ok(Ok(false)) => {
+                let refusal = right.refusal(&request.user_info.username);
+                Err(Answer::forbid(message::cut(&refusal, message::DENIAL_LIMIT)))
+            }
+            Ok(Err(error)) => Err(Answer::broken(message::with_causes(&error))),
+            Err(_) => Err(busy("the API server did not say in time what the requester may do")),
+        }
     }
 
     /// A create of what is there already fails anyway: no phase runs for it. One under the name of a sandbox that is
@@ -218,7 +281,7 @@ impl Admission {
     }
 
     /// Runs one phase, or joins it, as far as time allows.
-    async fn pass(&self, wish: Wish<'_>) -> Judged<(Arc<RunEntry>, Option<String>)> {
+    async fn pass(&self, wish: Wish<'_>) -> Judged<Passed> {
         let (planned, deadline) = (&wish.planned, wish.deadline);
         let phase = planned.phase;
         let limit = Duration::from_secs(planned.timeout_seconds.into());
@@ -228,9 +291,16 @@ impl Admission {
             Ok(Outcome::Passed(entry)) if entry.ignorable => {
                 let why = entry.message.clone().unwrap_or_default();
                 let warning = format!("{phase} failed and its failurePolicy is Ignore (run {}): {why}", entry.name);
-                Ok((entry, Some(message::cut(&warning, WARNING_LIMIT))))
+                Ok(Passed::On { run: entry, warning: Some(message::cut(&warning, WARNING_LIMIT)) })
             }
-            Ok(Outcome::Passed(entry)) => Ok((entry, None)),
+            Ok(Outcome::Passed(run)) => Ok(Passed::On { run, warning: None }),
+            Ok(Outcome::Overtaken) => Ok(Passed::Overtaken),
+            Ok(Outcome::LetGo(entry)) => Ok(Passed::LetGo {
+                why: format!(
+                    "it has failed {} times, last in run {}, and the cluster's cleaning up would wait for ever",
+                    entry.attempt, entry.name
+                ),
+            }),
             Ok(Outcome::Failed(entry)) => Err(self.denial(&entry, deadline).await),
             Ok(Outcome::Running { entry, .. }) if anew && Instant::now() >= deadline => Err(Answer::failed(format!(
                 "{phase} of {target} takes longer than one request can wait, and metadata.generateName gives the next one another name, so that it would begin anew: set metadata.name instead. What run {} does is undone.",
@@ -272,6 +342,25 @@ impl Admission {
         }
     }
 
+    fn requester(&self, request: &Request) -> Requester {
+        let old = &request.old_object;
+        let metadata = &old["metadata"];
+        let stored = old.is_object().then(|| Stored {
+            uid: metadata["uid"].as_str().unwrap_or_default().to_owned(),
+            generation: metadata["generation"].as_i64().unwrap_or_default(),
+            spec_hash: key::hash(&old["spec"]),
+            deleting: !metadata["deletionTimestamp"].is_null(),
+            ..Stored::default()
+        });
+        let user = Some(request.user_info.username.clone()).filter(|user| !user.is_empty());
+        Requester {
+            by: Asker::of(user.as_deref(), self.own_user.as_deref()),
+            user,
+            routing_key: old["status"]["routingKey"].as_str().map(str::to_owned),
+            stored,
+        }
+    }
+
     /// Writes down that the request is let through, before it is.
     async fn admit(&self, entry: &Arc<RunEntry>, request: &Request, deadline: Instant) -> Judged<()> {
         let object = if request.operation == Operation::Delete { &request.old_object } else { &request.object };
@@ -279,17 +368,12 @@ impl Admission {
         let generation = object["metadata"]["generation"].as_i64().unwrap_or_default();
         let mut entry = entry.clone();
         loop {
-            // A deletion that is under way is let through again and again.
-            if entry.phase == Some(Phase::PreDelete) && entry.state == crate::api::RunState::Committed {
-                return Ok(());
-            }
-            let passed = entry.state == crate::api::RunState::Succeeded || entry.ignorable;
-            if !passed {
-                return Err(busy("the phase's result was given up while the request was on its way"));
-            }
             match tokio::time::timeout_at(deadline, self.engine.admit(&entry, uid, generation)).await {
                 Ok(Ok(_)) => return Ok(()),
-                Ok(Err(crate::engine::EngineError::Api { source, .. })) if is_status(&source, 409) => {
+                Ok(Err(EngineError::Refused { .. })) => {
+                    return Err(busy("the phase's result was given up while the request was on its way"));
+                }
+                Ok(Err(error)) if error.is_outdated() => {
                     let read = tokio::time::timeout_at(deadline, self.engine.read(&entry.name)).await;
                     match read {
                         Ok(Ok(Some(run))) => entry = self.engine.index.observe(&run),
@@ -302,22 +386,6 @@ impl Admission {
                 Err(_) => return Err(busy("the API server did not answer in time")),
             }
         }
-    }
-}
-
-fn requester(request: &Request) -> Requester {
-    let old = &request.old_object;
-    let metadata = &old["metadata"];
-    let stored = old.is_object().then(|| Stored {
-        uid: metadata["uid"].as_str().unwrap_or_default().to_owned(),
-        generation: metadata["generation"].as_i64().unwrap_or_default(),
-        spec_hash: key::hash(&old["spec"]),
-        deleting: !metadata["deletionTimestamp"].is_null(),
-    });
-    Requester {
-        user: Some(request.user_info.username.clone()).filter(|user| !user.is_empty()),
-        routing_key: old["status"]["routingKey"].as_str().map(str::to_owned),
-        stored,
     }
 }
 

@@ -2,8 +2,8 @@
 
 use crate::api::{RunState, TargetRef};
 use crate::engine::index::RunEntry;
-use crate::engine::life::{self, Next, Obstacle, Stored};
-use crate::engine::{Engine, EngineError, is_status};
+use crate::engine::life::{self, Asker, Asking, Next, Obstacle, Stored};
+use crate::engine::{Engine, EngineError, Guard};
 use crate::plan::runs::PlannedRun;
 use k8s_openapi::jiff::Timestamp;
 use rand::Rng;
@@ -24,6 +24,10 @@ pub enum Outcome {
     /// The phase has succeeded, or failed under `failurePolicy: Ignore`.
     Passed(Arc<RunEntry>),
     Failed(Arc<RunEntry>),
+    /// The phase has failed, and so often that the target is let go all the same.
+    LetGo(Arc<RunEntry>),
+    /// Another change of the target was quicker: look for what is in the way.
+    Overtaken,
     /// It still runs. `held` tells whether there was room to wait for it.
     Running {
         entry: Arc<RunEntry>,
@@ -43,12 +47,15 @@ pub struct Requester {
     pub routing_key: Option<String>,
     /// The target as it is stored before the change.
     pub stored: Option<Stored>,
+    pub by: Asker,
 }
 
 /// A phase that a request asks for.
 pub struct Wish<'a> {
     pub planned: PlannedRun,
     pub request: &'a Requester,
+    /// The keys of every run of the change.
+    pub keys: &'a [String],
     /// The request's place to wait in, if it has one.
     pub seat: Option<&'a OwnedSemaphorePermit>,
     pub deadline: Instant,
@@ -57,27 +64,40 @@ pub struct Wish<'a> {
 /// Bounds how many requests wait at once: a held one keeps a seat of API Priority and Fairness.
 pub struct Holder {
     seats: Arc<Semaphore>,
-    max_running: usize,
+    limits: Limits,
     stop: CancellationToken,
 }
 
+/// How much is done at once.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Requests that wait, in this replica.
+    pub held: usize,
+    /// Requests that wait, in all replicas together.
+    pub held_in_all: usize,
+    /// Runs that this replica executes.
+    pub running: usize,
+}
+
 impl Holder {
-    /// `max_held` requests wait at once, and `max_running` runs are executed by this replica at once.
-    pub fn new(max_held: usize, max_running: usize, stop: CancellationToken) -> Self {
-        Self { seats: Arc::new(Semaphore::new(max_held)), max_running, stop }
+    pub fn new(limits: Limits, stop: CancellationToken) -> Self {
+        Self { seats: Arc::new(Semaphore::new(limits.held)), limits, stop }
     }
 
     /// Begins a planned phase or joins it, and waits for its end until the deadline, while there is room to wait.
     pub async fn settle(&self, engine: &Arc<Engine>, wish: Wish<'_>) -> Result<Outcome, EngineError> {
-        let Wish { planned, request, seat, deadline } = wish;
+        let Wish { planned, request, keys, seat, deadline } = wish;
         // Past the bound a request is answered at once, when it has begun what it asks for.
         let until = if seat.is_some() { deadline } else { Instant::now() };
         let held = seat.is_some();
         let mut joined = None;
+        let mut changes = engine.index.changes();
         loop {
+            changes.mark_unchanged();
             let latest = engine.index.latest(&planned.key);
-            let undo = latest.as_ref().and_then(|l| l.compensated_by.as_ref()).and_then(|name| engine.index.get(name));
-            let mut next = life::next(latest.as_deref(), undo.as_deref(), request.stored.as_ref(), Timestamp::now());
+            let undo = latest.as_ref().and_then(|latest| engine.index.undo_of(&latest.name));
+            let asking = Asking { by: request.by, stored: request.stored.as_ref(), now: Timestamp::now() };
+            let mut next = life::next(latest.as_deref(), undo.as_deref(), asking);
             // Whoever waited for a run is told of its failure, also where somebody else was told before.
             if let Some(latest) = latest.filter(|l| joined.as_ref() == Some(&l.name) && l.state == RunState::Failed)
                 && !latest.ignorable
@@ -86,15 +106,21 @@ impl Holder {
             }
             match next {
                 Next::Start { attempt } => {
-                    if engine.executing() >= self.max_running || self.stop.is_cancelled() {
+                    if engine.executing() >= self.limits.running || self.stop.is_cancelled() {
                         return Ok(Outcome::Busy);
                     }
                     let routing_key = request.routing_key.clone().unwrap_or_else(new_routing_key);
                     let spec = Engine::spec(planned.clone(), attempt, request.user.clone(), routing_key);
-                    match timeout_at(deadline, engine.begin(spec)).await {
-                        Ok(begun) => begun?,
+                    let guard = Guard { keys: keys.to_vec(), stored: request.stored.clone() };
+                    match timeout_at(deadline, engine.begin(spec, Some(guard))).await {
+                        Ok(begun) => joined = Some(begun?.name.clone()),
                         Err(_) => return Ok(Outcome::Busy),
-                    };
+                    }
+                    if let Some(begun) = &joined
+                        && !self.wait_until_begun(engine, begun, deadline).await
+                    {
+                        return Ok(Outcome::Overtaken);
+                    }
                 }
                 Next::Join { run } => {
                     joined = Some(run.clone());
@@ -108,13 +134,21 @@ impl Holder {
                         return Ok(match engine.index.get(&run) {
                             Some(entry) if entry.state.is_open() => Outcome::Running { entry, held },
                             Some(_) => continue,
-                            None => Outcome::Busy,
+                            None => Outcome::Overtaken,
                         });
+                    }
+                    if engine.index.get(&run).is_none() {
+                        return Ok(Outcome::Overtaken);
                     }
                 }
                 Next::Reuse { run } => {
                     if let Some(entry) = engine.index.get(&run) {
                         return Ok(Outcome::Passed(entry));
+                    }
+                }
+                Next::LetGo { run } => {
+                    if let Some(entry) = engine.index.get(&run) {
+                        return Ok(Outcome::LetGo(entry));
                     }
                 }
                 Next::Report { run } => {
@@ -129,8 +163,12 @@ impl Holder {
                             Err(_) => return Ok(Outcome::Undoing(undo)),
                         }
                     }
-                    if !self.wait_for_end(engine, &undo, until).await {
-                        return Ok(Outcome::Undoing(undo));
+                    // It may not be written yet, or be tried again after a while.
+                    tokio::select! {
+                        biased;
+                        _ = changes.changed() => {}
+                        () = tokio::time::sleep_until(until) => return Ok(Outcome::Undoing(undo)),
+                        () = self.stop.cancelled() => return Ok(Outcome::Undoing(undo)),
                     }
                 }
             }
@@ -154,14 +192,14 @@ impl Holder {
             match &obstacle {
                 Obstacle::Superseded(run) => {
                     if let Some(entry) = engine.index.get(run) {
-                        match engine.abandon(&entry).await {
+                        match engine.supersede(&entry).await {
                             // Another wrote to it first: look again at what it has become.
-                            Err(EngineError::Api { source, .. }) if is_status(&source, 409) => {
+                            Err(error) if error.is_outdated() => {
                                 if let Some(run) = engine.read(run).await? {
                                     engine.index.observe(&run);
                                 }
                             }
-                            abandoned => abandoned?,
+                            superseded => superseded?,
                         }
                     }
                     continue;
@@ -182,14 +220,31 @@ impl Holder {
         }
     }
 
-    /// A place to wait in, where there is one.
-    pub fn seat(&self) -> Option<OwnedSemaphorePermit> {
-        self.seats.clone().try_acquire_owned().ok()
+    /// A place to wait in, where there is one: this replica's share of those of all `replicas`.
+    pub fn seat(&self, replicas: usize) -> Option<OwnedSemaphorePermit> {
+        let seat = self.seats.clone().try_acquire_owned().ok()?;
+        let taken = self.limits.held - self.seats.available_permits();
+        (taken <= share(self.limits, replicas)).then_some(seat)
     }
 
-    /// Waits until a run has ended; false where time was up first, or this replica is told to stop.
+    /// Waits until a run that was written down is begun; false where it was taken back instead.
+    async fn wait_until_begun(&self, engine: &Engine, run: &str, until: Instant) -> bool {
+        let decided = engine.index.wait_for(run, |entry| match entry {
+            None => Some(false),
+            Some(entry) => (entry.executor.is_some() || !entry.state.is_open()).then_some(true),
+        });
+        tokio::select! {
+            biased;
+            begun = decided => begun,
+            // What is known of it then is told by whoever asks next.
+            () = tokio::time::sleep_until(until) => true,
+            () = self.stop.cancelled() => true,
+        }
+    }
+
+    /// Waits until a run has ended or is gone; false where time was up first, or this replica is told to stop.
     async fn wait_for_end(&self, engine: &Engine, run: &str, until: Instant) -> bool {
-        let ended = engine.index.wait_for(run, |entry| entry.is_some_and(|e| !e.state.is_open()).then_some(()));
+        let ended = engine.index.wait_for(run, |entry| entry.is_none_or(|e| !e.state.is_open()).then_some(()));
         tokio::select! {
             biased;
             () = ended => true,
@@ -201,7 +256,9 @@ impl Holder {
     /// A failure is told once; before that, what it did is undone as far as time allows.
     async fn report(&self, engine: &Arc<Engine>, entry: Arc<RunEntry>, until: Instant) -> Arc<RunEntry> {
         if let Some(undo) = &entry.compensated_by {
-            self.wait_for_end(engine, undo, until.min(Instant::now() + AWAIT_UNDO)).await;
+            let ended = |undo: Option<&RunEntry>| undo.is_some_and(|undo| !undo.state.is_open()).then_some(());
+            let within = until.min(Instant::now() + AWAIT_UNDO);
+            let _ = timeout_at(within, engine.index.wait_for(undo, ended)).await;
         }
         if entry.reported_at.is_some() {
             return entry;
@@ -220,8 +277,24 @@ impl Holder {
     }
 }
 
+/// How many requests may wait in one of so many replicas; always one at least.
+fn share(limits: Limits, replicas: usize) -> usize {
+    limits.held.min(limits.held_in_all / replicas.max(1)).max(1)
+}
+
 /// What marks the requests to a sandbox: letters and digits that can stand in a header or a host name.
 pub fn new_routing_key() -> String {
     let letters = rand::rng().sample_iter(Alphanumeric).map(char::from).filter(|c| !c.is_ascii_uppercase());
     letters.take(ROUTING_KEY_LENGTH).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replicas_share_what_may_be_held_in_all() {
+        let limits = Limits { held: 8, held_in_all: 16, running: 64 };
+        assert_eq!([1, 2, 3, 8, 100].map(|replicas| share(limits, replicas)), [8, 8, 5, 2, 1]);
+    }
 }

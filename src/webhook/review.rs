@@ -78,13 +78,24 @@ pub struct UserInfo {
 /// The answer to a review.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Answer {
-    Allow { warnings: Vec<String>, patch: Vec<PatchOperation> },
+    Allow { warnings: Vec<String>, patch: Vec<PatchOperation>, audit: Option<Audit> },
     Deny { code: u16, reason: &'static str, message: String, retry_after: Option<Duration> },
+}
+
+/// What the API server's audit log keeps beside an answer, under the webhook's name and this key.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Audit {
+    pub key: &'static str,
+    pub value: String,
 }
 
 impl Answer {
     pub const fn allow() -> Self {
-        Self::Allow { warnings: Vec::new(), patch: Vec::new() }
+        Self::Allow { warnings: Vec::new(), patch: Vec::new(), audit: None }
+    }
+
+    pub const fn warn(warnings: Vec<String>) -> Self {
+        Self::Allow { warnings, patch: Vec::new(), audit: None }
     }
 
     /// The change is not right, or a phase did not let it through.
@@ -115,7 +126,7 @@ impl Answer {
     /// The answer as the API server reads it.
     pub fn into_review(self, uid: &str) -> Value {
         let response = match self {
-            Self::Allow { warnings, patch } => {
+            Self::Allow { warnings, patch, audit } => {
                 let mut response = json!({"uid": uid, "allowed": true});
                 if !warnings.is_empty() {
                     response["warnings"] = json!(warnings);
@@ -123,6 +134,9 @@ impl Answer {
                 if !patch.is_empty() {
                     response["patchType"] = json!("JSONPatch");
                     response["patch"] = json!(STANDARD.encode(json!(patch).to_string()));
+                }
+                if let Some(audit) = audit {
+                    response["auditAnnotations"] = json!({audit.key: audit.value});
                 }
                 response
             }
@@ -189,7 +203,7 @@ mod tests {
     #[test]
     fn a_patch_is_base64_of_json() {
         let patch = serde_json::from_value(json!([{"op": "add", "path": "/a", "value": 1}])).unwrap();
-        let review = Answer::Allow { warnings: vec![], patch }.into_review("u");
+        let review = Answer::Allow { warnings: vec![], patch, audit: None }.into_review("u");
         assert_eq!(review["response"]["patch"], "W3sib3AiOiJhZGQiLCJwYXRoIjoiL2EiLCJ2YWx1ZSI6MX1d");
     }
 

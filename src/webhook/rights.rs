@@ -2,6 +2,7 @@
 //! lack.
 
 use super::review::UserInfo;
+use crate::api::labels;
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
 use kube::api::{ObjectMeta, PostParams};
 use kube::{Api, Client};
@@ -70,6 +71,22 @@ pub fn needed(namespace: &str, old: &Value, new: &Value, plugin_of: impl Fn(&str
         }
     }
     rights
+}
+
+/// The right to skip the pre-delete of a sandbox, where a change newly asks for that.
+pub fn needed_to_skip(old: &Value, new: &Value) -> Option<Right> {
+    let reason = |object: &Value| object["metadata"]["annotations"][labels::SKIP_PRE_DELETE].clone();
+    if reason(new).is_null() || reason(new) == reason(old) {
+        return None;
+    }
+    Some(Right {
+        verb: "skip",
+        group: crate::api::GROUP,
+        resource: "sandboxes",
+        namespace: new["metadata"]["namespace"].as_str().map(str::to_owned),
+        name: new["metadata"]["name"].as_str().map(str::to_owned),
+        field: format!("metadata.annotations[{}]", labels::SKIP_PRE_DELETE),
+    })
 }
 
 impl Right {
@@ -146,6 +163,17 @@ impl Rights {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_right_to_skip_is_asked_for_when_the_annotation_comes_or_changes_and_not_when_it_goes() {
+        let with = |reason: Option<&str>| json!({"metadata": {"name": "x", "namespace": "shop", "annotations": {labels::SKIP_PRE_DELETE: reason}}});
+        let needed = |old: Option<&str>, new: Option<&str>| needed_to_skip(&with(old), &with(new)).is_some();
+        assert!(needed(None, Some("broken")));
+        assert!(needed(Some("a"), Some("b")));
+        assert!(!needed(Some("a"), Some("a")));
+        assert!(!needed(Some("a"), None));
+        assert!(needed_to_skip(&Value::Null, &with(Some("broken"))).is_some());
+    }
     use serde_json::json;
 
     #[test]

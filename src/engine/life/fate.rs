@@ -1,0 +1,87 @@
+//! What becomes of a finished pre-phase: its change is stored, or it is not.
+
+use super::since;
+use crate::api::Phase;
+use crate::engine::index::RunEntry;
+use crate::plan::timing;
+use k8s_openapi::jiff::Timestamp;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// What a finished pre-phase has come to, given the target as it is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// Its change is stored.
+    Committed,
+    /// Its change was not stored in time, or cannot be any more.
+    Abandoned,
+    /// Too early to say; look again after this long.
+    Undecided(Duration),
+}
+
+/// The target as it is stored.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Stored {
+    pub uid: String,
+    pub generation: i64,
+    pub spec_hash: String,
+    pub deleting: bool,
+    /// The hashes of the specs that were seen stored under earlier generations of the same object.
+    pub before: BTreeMap<i64, String>,
+}
+
+impl Stored {
+    /// Whether this spec was stored under this generation; unknown where nobody saw.
+    fn had(&self, generation: i64, spec_hash: &str) -> Option<bool> {
+        let seen = if generation == self.generation { Some(&self.spec_hash) } else { self.before.get(&generation) };
+        seen.map(|seen| seen == spec_hash)
+    }
+}
+
+/// Whether what is stored proves that a run's change was, or makes it all the same.
+pub(super) fn is_committed(run: &RunEntry, stored: Option<&Stored>) -> bool {
+    use Phase::{PreCreate, PreDelete, PreUpdate};
+    match (run.phase, &run.admitted, stored) {
+        // The object was there when the deletion was admitted; that it is gone now is the deletion.
+        (Some(PreDelete), Some(admitted), Some(stored)) if run.removes_target => {
+            stored.uid != admitted.uid || stored.deleting
+        }
+        (Some(PreDelete), Some(_), None) => true,
+        // Nothing is left that could be undone: the deletion came after it, and takes all that the object had.
+        (Some(PreUpdate), Some(_), None) => true,
+        (Some(PreUpdate | PreDelete), Some(admitted), Some(stored)) if stored.uid != admitted.uid => true,
+        (Some(PreCreate | PreUpdate | PreDelete), _, Some(stored)) => run.admissions().any(|admitted| {
+            admitted.uid == stored.uid
+                && stored.generation >= admitted.generation
+                // A later generation that nobody saw before is taken for proof: an update seldom loses its turn.
+                && stored.had(admitted.generation, &run.spec_hash).unwrap_or(true)
+        }),
+        _ => false,
+    }
+}
+
+/// Whether another change was stored under the generation that every admitted request of this one would have had.
+fn is_lost(run: &RunEntry, stored: Option<&Stored>) -> bool {
+    let Some(stored) = stored else { return false };
+    let lost = |admitted: &crate::api::Admitted| {
+        admitted.uid == stored.uid && stored.had(admitted.generation, &run.spec_hash) == Some(false)
+    };
+    let updates = matches!(run.phase, Some(Phase::PreUpdate | Phase::PreDelete | Phase::PreCreate));
+    updates && !run.removes_target && run.admitted.is_some() && run.admissions().all(lost)
+}
+
+/// What became of a pre-phase's change. `run` has succeeded, or failed under `failurePolicy: Ignore`.
+pub fn fate(run: &RunEntry, stored: Option<&Stored>, now: Timestamp, grace: Duration) -> Fate {
+    if is_committed(run, stored) {
+        return Fate::Committed;
+    }
+    if is_lost(run, stored) {
+        return Fate::Abandoned;
+    }
+    let limit = Duration::from_secs(run.timeout_seconds.into());
+    let ran = run.started_at.map_or(Duration::ZERO, |started| since(Some(started), run.finished_at.unwrap_or(now)));
+    let admitted_at = run.admitted.as_ref().and_then(|a| a.at.as_ref()).map(|t| t.0);
+    let waits = timing::commit_grace(limit, ran, admitted_at.is_some(), grace);
+    let waited = since(admitted_at.or(run.finished_at), now);
+    if waited >= waits { Fate::Abandoned } else { Fate::Undecided(waits - waited) }
+}
