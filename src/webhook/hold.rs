@@ -65,6 +65,8 @@ pub struct Wish<'a> {
 pub struct Holder {
     seats: Arc<Semaphore>,
     limits: Limits,
+    /// Held by whoever begins a run, until it is executed: many that come at once must not all find room.
+    beginning: Arc<()>,
     stop: CancellationToken,
 }
 
@@ -81,7 +83,7 @@ pub struct Limits {
 
 impl Holder {
     pub fn new(limits: Limits, stop: CancellationToken) -> Self {
-        Self { seats: Arc::new(Semaphore::new(limits.held)), limits, stop }
+        Self { seats: Arc::new(Semaphore::new(limits.held)), limits, beginning: Arc::default(), stop }
     }
 
     /// Begins a planned phase or joins it, and waits for its end until the deadline, while there is room to wait.
@@ -106,7 +108,9 @@ impl Holder {
             }
             match next {
                 Next::Start { attempt } => {
-                    if engine.executing() >= self.limits.running || self.stop.is_cancelled() {
+                    let place = self.beginning.clone();
+                    let others = Arc::strong_count(&self.beginning) - 2;
+                    if engine.executing() + others >= self.limits.running || self.stop.is_cancelled() {
                         return Ok(Outcome::Busy);
                     }
                     let routing_key = request.routing_key.clone().unwrap_or_else(new_routing_key);
@@ -116,6 +120,7 @@ impl Holder {
                         Ok(begun) => joined = Some(begun?.name.clone()),
                         Err(_) => return Ok(Outcome::Busy),
                     }
+                    drop(place);
                     if let Some(begun) = &joined
                         && !self.wait_until_begun(engine, begun, deadline).await
                     {
