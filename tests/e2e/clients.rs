@@ -204,7 +204,11 @@ fn w02_a_sandbox_that_the_api_server_names_is_told_when_its_phase_takes_too_long
         .sandbox("x", &format!("  resources: [{{name: r, plugin: {plugin}}}]"))
         .replace("name: x,", "generateName: sb-,");
     // Each attempt would have another name, and so begin anew.
-    let refused = Proxy::start().create(&space, &manifest, "?timeout=6s");
+    let proxy = Proxy::start();
+    let refused = eventually(Duration::from_secs(120), "there is room to wait", || {
+        let answer = proxy.create(&space, &manifest, "?timeout=6s");
+        (!answer.message().contains("there is room for")).then_some(answer)
+    });
     assert_eq!(refused.code, 400, "{refused:?}");
     assert!(refused.message().contains("metadata.generateName"), "{refused:?}");
     let all = list(&["phaseruns", "-l", &format!("sluice.dev/namespace={}", space.namespace)]);

@@ -315,7 +315,7 @@ fn w01_creating_what_is_there_is_refused_and_nothing_is_done_to_what_is_there() 
 #[test]
 fn w01_of_two_creates_at_the_same_moment_only_the_stored_one_leaves_anything() {
     let space = Space::new("race");
-    let post = CONFIG.replace("}-config'", "}-post'");
+    let post = CONFIG.replace("}-config'", "}-post'").replace("name: config\n", "name: post\n");
     let plugin = space.plugin("p", &format!("{}  preCreate:{CONFIG}\n  postCreate:{post}", runner()));
     let proxy = Proxy::start();
     for n in 0..6 {
