@@ -197,7 +197,7 @@ fn w02_each_of_fifty_sandboxes_that_the_api_server_names_has_phases_of_its_own()
 #[test]
 fn w02_a_sandbox_that_the_api_server_names_is_told_when_its_phase_takes_too_long_for_that() {
     let space = Space::new("unnamed");
-    let script = "script: \"#!/bin/sh\\nsleep 15\"";
+    let script = "script: \"#!/bin/sh\\nsleep 20\"";
     let plugin = space
         .plugin("slow", &format!("  runner: {{image: '{}'}}\n  preCreate: [{{name: slow, {script}}}]", step_image()));
     let manifest = space
@@ -206,7 +206,7 @@ fn w02_a_sandbox_that_the_api_server_names_is_told_when_its_phase_takes_too_long
     // Each attempt would have another name, and so begin anew.
     let proxy = Proxy::start();
     let refused = eventually(Duration::from_secs(120), "there is room to wait", || {
-        let answer = proxy.create(&space, &manifest, "?timeout=6s");
+        let answer = proxy.create(&space, &manifest, "?timeout=10s");
         (!answer.message().contains("there is room for")).then_some(answer)
     });
     assert_eq!(refused.code, 400, "{refused:?}");
