@@ -52,7 +52,7 @@ test: check-fmt check-clippy unit check-generated check-chart e2e ## everything,
 check: check-fmt check-clippy check-generated check-chart ## what needs no cluster and no tests: format, lints, drift, chart
 
 unit: need-rust ## unit and documentation tests
-	cargo test --locked --lib --bins --test agent
+	cargo test --locked --lib --bins --test agent --test cases
 	cargo test --locked --doc
 
 e2e: tools build ## the end-to-end suite on a cluster of its own

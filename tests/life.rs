@@ -5,18 +5,20 @@
 //! model checker visits every state that any order of all this can lead to. The names of the properties are those of
 //! `docs/design.md`.
 
+#![allow(clippy::unwrap_used)]
+
 use k8s_openapi::jiff::Timestamp;
 use sluice::api::{Admitted, Phase, RunState};
 use sluice::engine::index::RunEntry;
 use sluice::engine::life::{
-    Admission, Asker, Asking, Event, Fate, Life, Next, Obstacle, Role, Stored, fate, is_blocked, next, obstacle, transition,
+    Admission, Asker, Asking, Event, Fate, Life, Next, Obstacle, Role, Stored, fate, is_blocked, next, obstacle,
+    transition,
 };
 use stateright::{Checker, Model, Property};
 use std::sync::Arc;
 use std::time::Duration;
 
 const REPLICAS: usize = 2;
-const MOST_RUNS: usize = 4;
 const GRACE: Duration = Duration::from_secs(40);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -101,7 +103,10 @@ struct World {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Action {
-    Ask { change: usize, replica: usize },
+    Ask {
+        change: usize,
+        replica: usize,
+    },
     Serve(usize),
     TurnAway(usize),
     /// The API server stores an admitted change, where nothing else forbids it.
@@ -110,10 +115,23 @@ enum Action {
     Refuse(usize),
     /// The watch of a replica brings it up to what is stored.
     Show(usize),
-    Begin { replica: usize, run: u8 },
-    End { replica: usize, run: u8, failed: bool },
-    Adopt { replica: usize, run: u8 },
-    Decide { replica: usize, run: u8 },
+    Begin {
+        replica: usize,
+        run: u8,
+    },
+    End {
+        replica: usize,
+        run: u8,
+        failed: bool,
+    },
+    Adopt {
+        replica: usize,
+        run: u8,
+    },
+    Decide {
+        replica: usize,
+        run: u8,
+    },
     GraceEnds(u8),
     Crash(usize),
 }
@@ -121,9 +139,12 @@ enum Action {
 struct TargetModel {
     changes: Vec<Change>,
     object: Option<Object>,
-    asks: u8,
+    /// How often each change is asked for, by its client or by the API server itself.
+    asks: Vec<u8>,
     crashes: u8,
     failures: u8,
+    /// Worlds with more runs are not looked at.
+    most_runs: usize,
 }
 
 fn moment(second: i64) -> Timestamp {
@@ -203,7 +224,8 @@ impl TargetModel {
         };
         let written = match transition(&seen.life, event) {
             Ok((life, _)) if seen.version == current.version => {
-                if life != current.life {
+                // Every request that is let through is another, as its time is.
+                if life != current.life || matches!(event, Event::Admitted(_)) {
                     current.life = life;
                     current.version += 1;
                     // The grace begins with the last request that was let through.
@@ -314,7 +336,8 @@ impl TargetModel {
         let owes_undo = matches!(seen.life.state, RunState::Failed | RunState::Abandoned);
         if seen.life.compensated_by.is_some() && owes_undo {
             let of = |other: &&Run| other.undoes == Some(run);
-            let undo = world.replicas[replica].cache.iter().flatten().filter(of).max_by_key(|undo| undo.attempt).cloned();
+            let undo =
+                world.replicas[replica].cache.iter().flatten().filter(of).max_by_key(|undo| undo.attempt).cloned();
             match undo {
                 Some(undo) if undo.life.state == RunState::Succeeded => {
                     self.write(world, replica, run, &Event::Undone);
@@ -325,7 +348,15 @@ impl TargetModel {
                         world.broken = Some("what is stored is never undone");
                     }
                     let life = fresh(Role::Undo);
-                    let undo = Run { attempt: 1, undoes: Some(run), writer: replica as u8, life, version: 0, late: false, ..seen };
+                    let undo = Run {
+                        attempt: 1,
+                        undoes: Some(run),
+                        writer: replica as u8,
+                        life,
+                        version: 0,
+                        late: false,
+                        ..seen
+                    };
                     let undo = self.create(world, replica, undo);
                     self.claim(world, replica, undo);
                 }
@@ -498,7 +529,7 @@ impl Model for TargetModel {
             runs: Vec::new(),
             replicas: vec![Replica::default(); REPLICAS],
             requests: Vec::new(),
-            asks_left: vec![self.asks; self.changes.len()],
+            asks_left: self.asks.clone(),
             crashes_left: self.crashes,
             failures_left: self.failures,
             next_uid: 10,
@@ -599,7 +630,12 @@ impl Model for TargetModel {
                 world.failures_left -= u8::from(failed);
                 let current = world.runs[run as usize].clone();
                 let undo = current.is_some_and(|current| self.undo(&world, &current)).then(|| format!("undo-of-{run}"));
-                self.write(&mut world, replica, run, &Event::Ended { by: process(replica), failed, ignorable: false, undo });
+                self.write(
+                    &mut world,
+                    replica,
+                    run,
+                    &Event::Ended { by: process(replica), failed, ignorable: false, undo },
+                );
             }
             Action::Adopt { replica, run } => self.adopt(&mut world, replica, run),
             Action::Decide { replica, run } => self.decide(&mut world, replica, run),
@@ -626,13 +662,14 @@ impl Model for TargetModel {
 
     /// Two changes can take their runs back for each other again and again; a few times are as good as many.
     fn within_boundary(&self, world: &World) -> bool {
-        world.runs.len() <= MOST_RUNS
+        world.runs.len() <= self.most_runs
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
             Property::always("P6: one process executes a run", |_, world: &World| {
-                let mut at_work: Vec<u8> = world.replicas.iter().flat_map(|replica| replica.executing.clone()).collect();
+                let mut at_work: Vec<u8> =
+                    world.replicas.iter().flat_map(|replica| replica.executing.clone()).collect();
                 let all = at_work.len();
                 at_work.sort_unstable();
                 at_work.dedup();
@@ -673,8 +710,11 @@ impl Model for TargetModel {
     }
 }
 
-/// Visits every state, and tells how many there are.
-fn check(model: TargetModel) -> usize {
+/// Visits every state, and tells how many there are. `MODEL_RUNS=4 cargo test --test life` looks further, for minutes.
+fn check(mut model: TargetModel) -> usize {
+    if let Some(runs) = std::env::var("MODEL_RUNS").ok().and_then(|runs| runs.parse().ok()) {
+        model.most_runs = runs;
+    }
     let checker = model.checker().threads(2).spawn_bfs().join();
     checker.assert_properties();
     checker.unique_state_count()
@@ -687,27 +727,30 @@ fn existing() -> Option<Object> {
 #[test]
 fn two_different_creates_of_one_name_with_a_crash() {
     let changes = [1, 2].map(|spec| Change { operation: Operation::Create, spec }).to_vec();
-    let states = check(TargetModel { changes, object: None, asks: 1, crashes: 1, failures: 0 });
+    let states = check(TargetModel { changes, object: None, asks: vec![1, 1], crashes: 1, failures: 0, most_runs: 3 });
     println!("{states} states");
 }
 
 #[test]
 fn one_create_asked_for_twice_that_may_fail_with_a_crash() {
     let changes = vec![Change { operation: Operation::Create, spec: 1 }];
-    let states = check(TargetModel { changes, object: None, asks: 3, crashes: 1, failures: 1 });
+    let states = check(TargetModel { changes, object: None, asks: vec![3], crashes: 1, failures: 1, most_runs: 4 });
     println!("{states} states");
 }
 
 #[test]
 fn an_update_and_a_deletion_with_a_crash() {
-    let changes = vec![Change { operation: Operation::Update, spec: 1 }, Change { operation: Operation::Delete, spec: 0 }];
-    let states = check(TargetModel { changes, object: existing(), asks: 1, crashes: 1, failures: 0 });
+    let changes =
+        vec![Change { operation: Operation::Update, spec: 1 }, Change { operation: Operation::Delete, spec: 0 }];
+    let states =
+        check(TargetModel { changes, object: existing(), asks: vec![1, 1], crashes: 1, failures: 0, most_runs: 3 });
     println!("{states} states");
 }
 
 #[test]
 fn two_different_updates_of_which_one_may_lose_its_turn() {
     let changes = [1, 2].map(|spec| Change { operation: Operation::Update, spec }).to_vec();
-    let states = check(TargetModel { changes, object: existing(), asks: 2, crashes: 0, failures: 0 });
+    let states =
+        check(TargetModel { changes, object: existing(), asks: vec![2, 1], crashes: 0, failures: 0, most_runs: 3 });
     println!("{states} states");
 }

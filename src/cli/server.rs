@@ -19,6 +19,7 @@ use crate::webhook::plugin::{PluginAdmission, RunnerLimits};
 use crate::webhook::rights::Rights;
 use crate::webhook::router::{Webhooks, router};
 use crate::webhook::serve::{Drain, listen, serve_tls};
+use crate::webhook::waits::Waits;
 use anyhow::Context as _;
 use axum::Router;
 use axum::http::StatusCode;
@@ -250,6 +251,7 @@ fn webhooks(
             plugins: plugins.clone(),
             rights: Rights::new(engine.client().clone()),
             holder: Holder::new(limits, stop.clone()),
+            waits: Waits::default(),
             recorder: Arc::new(Recorder::new(engine.client().clone(), args.pod.clone())),
             own_user: args
                 .service_account

@@ -4,7 +4,7 @@ use super::{Context, ControllerError, RecordStore, SandboxStore, history, sandbo
 use crate::api::{Admitted, Phase, PhaseRun, RunState, TargetRef, labels};
 use crate::engine::index::RunEntry;
 use crate::engine::life::{self, Admission, Event, Fate, Stored};
-use crate::plan::key;
+use crate::plan::{key, message, timing};
 use futures::{StreamExt, stream};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{DeleteParams, Patch, PatchParams};
@@ -164,27 +164,54 @@ async fn follow_undo(context: &Arc<Context>, run: &Arc<RunEntry>) -> Result<(), 
     Ok(())
 }
 
-/// Writes an event for each run that ended, once, and another where it was abandoned.
-async fn tell(context: &Arc<Context>, told: &mut BTreeSet<(String, bool)>) {
+/// What an event tells of a run.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum News {
+    /// Its change waits for it longer than one request can.
+    Long,
+    Ended,
+    Gone,
+}
+
+fn news(run: &RunEntry, now: Timestamp) -> Option<News> {
+    if run.state.is_open() {
+        let waited_for = run.phase.is_some_and(Phase::is_pre) && run.compensates.is_none();
+        let long = life::since(run.started_at, now) > timing::LONGEST_HOLD;
+        return (waited_for && long).then_some(News::Long);
+    }
+    let gone = matches!(run.state, RunState::Abandoned | RunState::Compensated);
+    let recent = run.finished_at.is_some() && life::since(run.finished_at, now) < NEWS;
+    recent.then_some(if gone { News::Gone } else { News::Ended })
+}
+
+/// Writes an event for each run that ended, once, and others where it takes long or was abandoned.
+async fn tell(context: &Arc<Context>, told: &mut BTreeSet<(String, News)>) {
     let now = Timestamp::now();
-    let gone = |run: &RunEntry| matches!(run.state, RunState::Abandoned | RunState::Compensated);
-    let news = |run: &RunEntry| run.finished_at.is_some() && life::since(run.finished_at, now) < NEWS;
-    let ended = context.engine.index.filter(|run| news(run) && !told.contains(&(run.name.clone(), gone(run))));
-    told.extend(ended.iter().map(|run| (run.name.clone(), gone(run))));
+    let untold = |run: &RunEntry| news(run, now).is_some_and(|news| !told.contains(&(run.name.clone(), news)));
+    let ended = context.engine.index.filter(untold);
+    told.extend(ended.iter().filter_map(|run| Some((run.name.clone(), news(run, now)?))));
     let events = ended.iter().map(|run| async move {
-        let Some(phase) = run.phase else { return };
+        let (Some(phase), Some(news)) = (run.phase, news(run, now)) else { return };
         let (name, message) = (&run.name, run.message.as_deref().unwrap_or("done"));
         let target = TargetRef { uid: run.uid().map(str::to_owned), ..run.target.clone() };
         let action = format!("{phase:?}");
         let purpose = run.compensates.as_ref().map_or_else(String::new, |of| format!(", undoing {of}"));
-        if gone(run) {
+        if news == News::Long {
+            let (of, ran) = (format!("{} {target}", target.kind), life::since(run.started_at, now));
+            let note = message::still_running(name, phase.slug(), &of, run.current.as_ref(), ran);
+            context.recorder.normal(&target, &format!("{phase:?}Running"), &action, &note).await;
+        } else if news == News::Gone {
             let undo = run.compensated_by.as_ref();
             let undone = undo
                 .map_or_else(|| "there is nothing to undo".to_owned(), |undo| format!("run {undo} undoes what it did"));
             let note = format!("the change that {phase} ran for was never stored (run {name}): {undone}");
             context.recorder.warning(&target, "Abandoned", "Undo", &note).await;
         } else if run.state == RunState::Failed {
-            let note = format!("{phase}{purpose} failed: {message}; run {name}");
+            let whole = context.engine.read(name).await.ok().flatten();
+            let note = whole.map_or_else(
+                || format!("{phase}{purpose} failed: {message}; run {name}"),
+                |whole| message::failure(name, &whole.spec, &whole.status.unwrap_or_default()),
+            );
             context.recorder.warning(&target, &format!("{phase:?}Failed"), &action, &note).await;
         } else if phase != Phase::PreCreate {
             let note = format!("{phase}{purpose} ran: {message}; run {name}");
@@ -192,7 +219,7 @@ async fn tell(context: &Arc<Context>, told: &mut BTreeSet<(String, bool)>) {
         }
     });
     stream::iter(events).for_each_concurrent(AT_ONCE, |event| event).await;
-    told.retain(|(name, _)| context.engine.index.get(name).is_some_and(|run| news(&run)));
+    told.retain(|(name, _)| context.engine.index.get(name).is_some_and(|run| news(&run, now).is_some()));
 }
 
 async fn tidy(context: &Arc<Context>, sandboxes: &SandboxStore, records: &RecordStore) -> Result<(), ControllerError> {

@@ -9,7 +9,7 @@ use crate::api::{PhaseRun, RunResource, labels};
 use crate::plan::pod::{self, PodState};
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{AttachParams, AttachedProcess, DeleteParams, ListParams, PostParams};
+use kube::api::{AttachParams, AttachedProcess, DeleteParams, ListParams, ObjectMeta, PostParams};
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, Resource, ResourceExt};
 use std::sync::{Arc, PoisonError};
@@ -187,7 +187,8 @@ impl StepPod {
         let found = self.pods.list_metadata(&of_run).await;
         let found = found.map_err(StepError::api("the step's pods could not be listed"))?;
         let number = |name: String| name.strip_prefix(&self.prefix()).and_then(|number| number.parse().ok());
-        Ok(found.iter().filter_map(|pod| number(pod.name_any())).max().unwrap_or(0))
+        let own = found.iter().filter(|pod| belongs_to(&pod.metadata, &self.run));
+        Ok(own.filter_map(|pod| number(pod.name_any())).max().unwrap_or(0))
     }
 
     /// Makes the pod; tells whether it was there already.
@@ -214,7 +215,7 @@ impl StepPod {
                     self.pods.get_opt(name).await.map_err(StepError::api("the step's pod could not be read"))?;
                 // It may have gone this moment; whoever waits for it then sees that.
                 let Some(found) = found else { return Ok(true) };
-                if found.labels().get(labels::RUN) == Some(&labels::value(&self.run.name_any())) {
+                if belongs_to(found.meta(), &self.run) {
                     return Ok(true);
                 }
                 Err(StepError::Failed(format!(
@@ -277,6 +278,14 @@ impl StepPod {
     }
 }
 
+/// Whether a pod is this run's own. Its name and its labels can be anybody's; its owner is written by who made it for
+/// this very run.
+fn belongs_to(pod: &ObjectMeta, run: &PhaseRun) -> bool {
+    let labelled = pod.labels.as_ref().and_then(|all| all.get(labels::RUN)) == Some(&labels::value(&run.name_any()));
+    let owners = pod.owner_references.iter().flatten();
+    labelled && run.uid().is_some_and(|uid| owners.into_iter().any(|owner| owner.uid == uid))
+}
+
 /// Deletes every pod of an ended run.
 pub async fn delete_pods(client: &Client, run: &PhaseRun, own_namespace: &str) -> Result<(), EngineError> {
     let mut namespaces: Vec<&str> = run
@@ -291,7 +300,8 @@ pub async fn delete_pods(client: &Client, run: &PhaseRun, own_namespace: &str) -
     let of_run = ListParams::default().labels(&format!("{}={}", labels::RUN, labels::value(&run.name_any())));
     for namespace in namespaces {
         let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
-        for pod in pods.list_metadata(&of_run).await.map_err(EngineError::api("list the pods of an ended run"))? {
+        let listed = pods.list_metadata(&of_run).await.map_err(EngineError::api("list the pods of an ended run"))?;
+        for pod in listed.iter().filter(|pod| belongs_to(&pod.metadata, run)) {
             match pods.delete(&pod.name_any(), &DeleteParams::default().grace_period(1)).await {
                 Ok(_) => {}
                 Err(error) if is_status(&error, 404) => {}
@@ -300,4 +310,29 @@ pub async fn delete_pods(client: &Client, run: &PhaseRun, own_namespace: &str) -
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_pod_with_the_name_and_the_label_of_a_run_is_not_its_own_without_being_owned_by_it() {
+        let mut run = PhaseRun::new("r-1", serde_json::from_value(run_spec()).unwrap());
+        run.metadata.uid = Some("u".into());
+        let pod = |owner: &str| {
+            let owner = json!([{"apiVersion": "sluice.dev/v1alpha1", "kind": "PhaseRun", "name": "r-1", "uid": owner}]);
+            serde_json::from_value(json!({"labels": {labels::RUN: "r-1"}, "ownerReferences": owner})).unwrap()
+        };
+        assert!(belongs_to(&pod("u"), &run));
+        assert!(!belongs_to(&pod("of an earlier run of this name"), &run));
+        assert!(!belongs_to(&serde_json::from_value(json!({"labels": {labels::RUN: "r-1"}})).unwrap(), &run));
+        assert!(!belongs_to(&ObjectMeta { labels: None, ..pod("u") }, &run));
+    }
+
+    fn run_spec() -> serde_json::Value {
+        let target = json!({"apiVersion": "sluice.dev/v1alpha1", "kind": "Sandbox", "namespace": "shop", "name": "x"});
+        json!({"phase": "PreCreate", "target": target, "key": "k", "attempt": 1, "timeoutSeconds": 1, "resources": [], "object": {}})
+    }
 }

@@ -98,18 +98,27 @@ pub fn denial(name: &str, run: &PhaseRunSpec, status: &PhaseRunStatus, undo: Opt
         }
         Some((undo, _)) => format!(" What it had done is being undone ({undo})."),
     };
-    let head = format!(
-        "{} of {} {} failed: {}.",
-        run.phase,
-        run.target.kind,
-        run.target,
-        summary(run, status).trim_end_matches('.')
-    );
     let foot = format!(
         "Nothing was stored.{undone} Look: kubectl get phaserun {name} -o yaml. Then mend the cause and make the change again."
     );
+    with_log(&failure_of(run, "", status), status, &foot)
+}
+
+/// What an event tells of a run that failed; at most [`DENIAL_LIMIT`] bytes.
+pub fn failure(name: &str, run: &PhaseRunSpec, status: &PhaseRunStatus) -> String {
+    let purpose = run.compensates.as_ref().map_or_else(String::new, |of| format!(", undoing {of},"));
+    with_log(&failure_of(run, &purpose, status), status, &format!("Look: kubectl get phaserun {name} -o yaml."))
+}
+
+fn failure_of(run: &PhaseRunSpec, purpose: &str, status: &PhaseRunStatus) -> String {
+    let summary = summary(run, status);
+    format!("{} of {} {}{purpose} failed: {}.", run.phase, run.target.kind, run.target, summary.trim_end_matches('.'))
+}
+
+/// A text with as much of the failed step's log between its two parts as there is room for.
+fn with_log(head: &str, status: &PhaseRunStatus, foot: &str) -> String {
     let log = failed_step(&status.steps).and_then(|step| step.log.as_deref()).unwrap_or_default().trim_end();
-    let head = cut(&head, DENIAL_LIMIT - foot.len().min(DENIAL_LIMIT / 2) - 2);
+    let head = cut(head, DENIAL_LIMIT - foot.len().min(DENIAL_LIMIT / 2) - 2);
     let room = DENIAL_LIMIT.saturating_sub(head.len() + foot.len() + 20);
     let text = if log.is_empty() || room < 32 {
         format!("{head}\n{foot}")
@@ -189,6 +198,17 @@ mod tests {
              no space left\n\
              Nothing was stored. What it had done was undone (u-1). Look: kubectl get phaserun r-1 -o yaml. Then mend the cause and make the change again."
         );
+    }
+
+    #[test]
+    fn an_event_tells_of_a_failure_what_its_denial_told() {
+        let (mut run, status) = failed("no space left\n");
+        let told = failure("r-1", &run, &status);
+        let said = "failed: resource db, plugin branch-db, step branch (number 1): exit code 3. It printed:\n\
+                    no space left\nLook: kubectl get phaserun r-1 -o yaml.";
+        assert_eq!(told, format!("pre-create of Sandbox shop/x {said}"));
+        run.compensates = Some("u-1".into());
+        assert_eq!(failure("r-1", &run, &status), format!("pre-create of Sandbox shop/x, undoing u-1, {said}"));
     }
 
     #[test]

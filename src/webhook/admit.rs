@@ -3,7 +3,8 @@
 use super::hold::{Holder, Outcome, Requester, Wish};
 use super::review::{Answer, Audit, Operation, Request};
 use super::rights::{self, Right, Rights};
-use crate::api::{ResourcePlugin, labels};
+use super::waits::{self, SHORTEST, Waits};
+use crate::api::{Phase, ResourcePlugin, labels};
 use crate::controller::events::Recorder;
 use crate::engine::index::RunEntry;
 use crate::engine::life::{self, Asker, Obstacle, Stored};
@@ -20,8 +21,6 @@ use std::sync::{Arc, RwLock};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The pause before a client comes again that could not be served now.
-pub(super) const BUSY_RETRY: Duration = Duration::from_secs(2);
 /// A run is one object in the API server, and its steps are worked at in one process.
 const MOST_STEPS: usize = 256;
 /// Longer warnings are cut by some clients.
@@ -33,6 +32,7 @@ pub struct Admission {
     pub plugins: Arc<RwLock<Plugins>>,
     pub rights: Rights,
     pub holder: Holder,
+    pub waits: Waits,
     pub recorder: Arc<Recorder>,
     /// The user that Sluice itself is to the API server.
     pub own_user: Option<String>,
@@ -102,6 +102,11 @@ impl Admission {
         }
         let requester = self.requester(request);
         let seat = self.holder.seat(self.engine.replicas.alive());
+        if seat.is_none() && planned.iter().any(is_named_anew) {
+            return Err(busy(
+                "as many changes as there is room for are waiting, and one without a name cannot be joined",
+            ));
+        }
         let keys: Vec<String> = planned.iter().map(|run| run.key.clone()).collect();
         let mut passed = Vec::new();
         let mut warnings = Vec::new();
@@ -236,10 +241,16 @@ impl Admission {
                 "another change of {} {target} was let through moments ago and is not stored yet (run {run})",
                 target.kind
             ))),
-            Ok(Ok(Some(Obstacle::Open(run) | Obstacle::Superseded(run)))) => Err(busy(&format!(
-                "another change of {} {target} is under way: kubectl get phaserun {run} -w",
-                target.kind
-            ))),
+            Ok(Ok(Some(Obstacle::Open(run) | Obstacle::Superseded(run)))) => {
+                let gap = self
+                    .engine
+                    .index
+                    .get(&run)
+                    .map_or(SHORTEST, |run| waits::gap_until(&self.engine.index, &run, held));
+                let kind = &target.kind;
+                let why = format!("another change of {kind} {target} is under way: kubectl get phaserun {run} -w");
+                Err(later(&why, gap))
+            }
             Ok(Err(error)) => Err(Answer::broken(message::with_causes(&error))),
             Err(_) => Err(busy("the API server did not answer in time")),
         }
@@ -251,13 +262,18 @@ impl Admission {
         let phase = planned.phase;
         let limit = Duration::from_secs(planned.timeout_seconds.into());
         let target = format!("{} {}", planned.target.kind, planned.target);
+        let anew = is_named_anew(planned);
+        let (key, held) = (planned.key.clone(), wish.seat.is_some());
         match self.holder.settle(&self.engine, wish).await {
             Ok(Outcome::Passed(entry)) if entry.ignorable => {
                 let why = entry.message.clone().unwrap_or_default();
                 let warning = format!("{phase} failed and its failurePolicy is Ignore (run {}): {why}", entry.name);
                 Ok(Passed::On { run: entry, warning: Some(message::cut(&warning, WARNING_LIMIT)) })
             }
-            Ok(Outcome::Passed(run)) => Ok(Passed::On { run, warning: None }),
+            Ok(Outcome::Passed(run)) => {
+                self.waits.forget(&key);
+                Ok(Passed::On { run, warning: None })
+            }
             Ok(Outcome::Overtaken) => Ok(Passed::Overtaken),
             Ok(Outcome::LetGo(entry)) => Ok(Passed::LetGo {
                 why: format!(
@@ -266,6 +282,10 @@ impl Admission {
                 ),
             }),
             Ok(Outcome::Failed(entry)) => Err(self.denial(&entry, deadline).await),
+            Ok(Outcome::Running { entry, .. }) if anew && Instant::now() >= deadline => Err(Answer::failed(format!(
+                "{phase} of {target} takes longer than one request can wait, and metadata.generateName gives the next one another name, so that it would begin anew: set metadata.name instead. What run {} does is undone.",
+                entry.name
+            ))),
             Ok(Outcome::Running { entry, held }) => {
                 let ran = life::since(entry.started_at.or(entry.created_at), Timestamp::now());
                 let text = message::still_running(&entry.name, phase.slug(), &target, entry.current.as_ref(), ran);
@@ -273,10 +293,19 @@ impl Admission {
                 let hold = if held { timing::LONGEST_HOLD } else { Duration::ZERO };
                 Err(Answer::later(text, timing::retry_after(Waiting { limit, elapsed: ran, usual, hold })))
             }
-            Ok(Outcome::Undoing(undo)) => Err(busy(&format!(
-                "an earlier attempt of this change failed and is being undone: kubectl get phaserun {undo} -w"
-            ))),
-            Ok(Outcome::Busy) => Err(busy(&format!("{phase} of {target} waits for its turn: every worker is busy"))),
+            Ok(Outcome::Undoing(undo)) => {
+                let gap = self
+                    .engine
+                    .index
+                    .get(&undo)
+                    .map_or(SHORTEST, |undo| waits::gap_until(&self.engine.index, &undo, held));
+                let why = "an earlier attempt of this change failed and is being undone";
+                Err(later(&format!("{why}: kubectl get phaserun {undo} -w"), gap))
+            }
+            Ok(Outcome::Busy) => {
+                let why = format!("{phase} of {target} waits for its turn: every worker is busy");
+                Err(later(&why, self.waits.gap(&key, limit)))
+            }
             Err(error) => Err(Answer::broken(message::cut(&message::with_causes(&error), message::DENIAL_LIMIT))),
         }
     }
@@ -351,8 +380,19 @@ impl Admission {
     }
 }
 
+/// Whether the API server chooses the name, another for each attempt, so that none can join what an earlier one began.
+fn is_named_anew(run: &PlannedRun) -> bool {
+    let prefix = run.object["metadata"]["generateName"].as_str().filter(|prefix| !prefix.is_empty());
+    let created = run.phase == Phase::PreCreate && run.old_object.is_none();
+    created && prefix.is_some_and(|prefix| run.target.name.starts_with(prefix))
+}
+
 pub(super) fn busy(why: &str) -> Answer {
-    Answer::later(format!("{why}; make the same change again"), BUSY_RETRY)
+    later(why, SHORTEST)
+}
+
+fn later(why: &str, gap: Duration) -> Answer {
+    Answer::later(format!("{why}; make the same change again"), gap)
 }
 
 /// Several faults in one message.

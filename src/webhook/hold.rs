@@ -16,6 +16,8 @@ use tokio_util::sync::CancellationToken;
 
 /// How long the denial of a failed change waits for what undoes it, so that it can say that it is done.
 const AWAIT_UNDO: Duration = Duration::from_secs(10);
+/// How long after news of runs a request looks for room to begin one.
+const ROOM_AGAIN: Duration = Duration::from_millis(50);
 const ROUTING_KEY_LENGTH: usize = 13;
 
 /// What a request finds when it stops waiting.
@@ -106,8 +108,18 @@ impl Holder {
             }
             match next {
                 Next::Start { attempt } => {
-                    if engine.executing() >= self.limits.running || self.stop.is_cancelled() {
+                    if self.stop.is_cancelled() {
                         return Ok(Outcome::Busy);
+                    }
+                    if engine.executing() >= self.limits.running {
+                        tokio::select! {
+                            biased;
+                            // The end of any run may make room; the news of it comes a moment before.
+                            _ = changes.changed() => tokio::time::sleep(ROOM_AGAIN).await,
+                            () = tokio::time::sleep_until(until) => return Ok(Outcome::Busy),
+                            () = self.stop.cancelled() => return Ok(Outcome::Busy),
+                        }
+                        continue;
                     }
                     let routing_key = request.routing_key.clone().unwrap_or_else(new_routing_key);
                     let spec = Engine::spec(planned.clone(), attempt, request.user.clone(), routing_key);

@@ -9,3 +9,4 @@ pub mod review;
 pub mod rights;
 pub mod router;
 pub mod serve;
+pub mod waits;

@@ -1,13 +1,11 @@
 //! Whether the name of a sandbox that is to be created is free. It asks the API server and no cache.
 
-use super::admit::{Admission, BUSY_RETRY, Judged, busy};
+use super::admit::{Admission, Judged, busy};
 use super::review::{Answer, Request};
+use super::waits::{self, SHORTEST};
 use crate::api::{GROUP, SandboxRecord, labels};
 use crate::controller::sandbox_resource;
-use crate::engine::life;
 use crate::plan::message;
-use crate::plan::timing::{self, Waiting};
-use k8s_openapi::jiff::Timestamp;
 use kube::Api;
 use kube::api::{DynamicObject, ListParams};
 use std::time::Duration;
@@ -56,14 +54,8 @@ impl Admission {
     /// Told to come again like one whose own phase runs, so that one command covers the whole of the one that does.
     fn name_is_taken(&self, namespace: &str, name: &str, held: bool) -> Answer {
         let last = self.engine.index.of_name(namespace, name).into_iter().rev().find(|run| run.state.is_open());
-        let gap = last.map_or(BUSY_RETRY, |run| {
-            let limit = Duration::from_secs(run.timeout_seconds.into());
-            let elapsed = life::since(run.started_at.or(run.created_at), Timestamp::now());
-            let usual = self.engine.index.usually_takes(run.work);
-            let hold = if held { timing::LONGEST_HOLD } else { Duration::ZERO };
-            timing::retry_after(Waiting { limit, elapsed, usual, hold })
-        });
+        let gap = last.map_or(SHORTEST, |run| waits::gap_until(&self.engine.index, &run, held));
         let why = format!("the last phases of the sandbox that was called {name:?} before are still running");
-        Answer::later(format!("{why}; make the same change again"), gap.max(BUSY_RETRY))
+        Answer::later(format!("{why}; make the same change again"), gap)
     }
 }

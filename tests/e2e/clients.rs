@@ -1,7 +1,11 @@
 //! Every client and every way of making a change obeys the phases, without knowing of them.
 
-use crate::cluster::{Outcome, Space, apply, kubectl, kubectl_file, list, run_in, step_image, witnesses};
+use crate::cluster::{Outcome, Space, apply, eventually, kubectl, kubectl_file, list, run_in, step_image, witnesses};
+use crate::raw::{Proxy, all_at_once};
+use serde_json::Value;
+use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::Duration;
 
 /// A change of the sandbox `x`, given its manifest as it is to be.
 type Change<'a> = &'a dyn Fn(&str) -> Outcome;
@@ -145,16 +149,107 @@ fn a_helm_release_with_a_sandbox_obeys_the_phases() {
 }
 
 #[test]
-fn a_sandbox_that_the_api_server_names_gets_its_phases_under_that_name() {
+fn w02_each_of_fifty_sandboxes_that_the_api_server_names_has_phases_of_its_own() {
     let space = Space::new("generated");
+    let generated = |spec: &str| space.sandbox("x", spec).replace("name: x,", "generateName: sb-,");
     let plugin = space.plugin("witness", &witnesses());
+    let manifest = generated(&format!("  description: many\n  resources: [{{name: r, plugin: {plugin}}}]"));
+    let proxy = Proxy::start();
+    let created = all_at_once(&[(); 50], |()| proxy.create_at_last(&space, &manifest));
+    let uid_of: BTreeMap<String, String> = created
+        .iter()
+        .map(|sandbox| &sandbox["metadata"])
+        .map(|metadata| (metadata["name"].as_str().unwrap().to_owned(), metadata["uid"].as_str().unwrap().to_owned()))
+        .collect();
+    assert_eq!(uid_of.len(), 50);
+
+    let all = || list(&["phaseruns", "-l", &format!("sluice.dev/namespace={}", space.namespace)]);
+    let runs = eventually(Duration::from_secs(120), "each has its post-create", || {
+        let runs = all();
+        let post = |run: &&Value| run["spec"]["phase"] == "PostCreate" && run["status"]["state"] == "Succeeded";
+        (runs.iter().filter(post).count() >= 50).then_some(runs)
+    });
+    assert_eq!(runs.len(), 100, "one run of each phase for each sandbox, and none under a name that is not stored");
+    for run in &runs {
+        let (spec, name) = (&run["spec"], run["spec"]["target"]["name"].as_str().unwrap());
+        let uid = uid_of.get(name).unwrap_or_else(|| panic!("a run of {name}, which is not stored"));
+        assert_eq!(spec["object"]["metadata"]["name"], name);
+        if spec["phase"] == "PreCreate" {
+            assert_eq!(run["status"]["admitted"]["uid"], **uid);
+        } else {
+            assert_eq!(spec["target"]["uid"], **uid);
+        }
+    }
+    for name in uid_of.keys() {
+        assert!(space.get("configmap", &format!("pre-create-{name}")).is_some());
+    }
+
+    // A script is told the name that is stored.
+    let script = "script: \"#!/bin/sh\\necho I am $SLUICE_SANDBOX_NAME.\"";
+    let plugin = space
+        .plugin("says", &format!("  runner: {{image: '{}'}}\n  preCreate: [{{name: say, {script}}}]", step_image()));
+    let created =
+        kubectl_file(&["create", "-o", "name"], &generated(&format!("  resources: [{{name: r, plugin: {plugin}}}]")));
+    let name = created.ok().stdout.trim().rsplit_once('/').unwrap().1.to_owned();
+    assert_eq!(space.run(&name, "PreCreate")["status"]["steps"][0]["log"], format!("I am {name}.\n"));
+}
+
+#[test]
+fn w02_a_sandbox_that_the_api_server_names_is_told_when_its_phase_takes_too_long_for_that() {
+    let space = Space::new("unnamed");
+    let script = "script: \"#!/bin/sh\\nsleep 20\"";
+    let plugin = space
+        .plugin("slow", &format!("  runner: {{image: '{}'}}\n  preCreate: [{{name: slow, {script}}}]", step_image()));
     let manifest = space
         .sandbox("x", &format!("  resources: [{{name: r, plugin: {plugin}}}]"))
-        .replace("name: x,", "generateName: x-,");
-    let created = kubectl_file(&["create", "-o", "name"], &manifest).ok();
-    let name = created.stdout.trim().rsplit_once('/').unwrap().1.to_owned();
-    space.rest(&name);
-    assert!(space.get("configmap", &format!("pre-create-{name}")).is_some());
+        .replace("name: x,", "generateName: sb-,");
+    // Each attempt would have another name, and so begin anew.
+    let proxy = Proxy::start();
+    let refused = eventually(Duration::from_secs(120), "there is room to wait", || {
+        let answer = proxy.create(&space, &manifest, "?timeout=10s");
+        (!answer.message().contains("there is room for")).then_some(answer)
+    });
+    assert_eq!(refused.code, 400, "{refused:?}");
+    assert!(refused.message().contains("metadata.generateName"), "{refused:?}");
     let all = list(&["phaseruns", "-l", &format!("sluice.dev/namespace={}", space.namespace)]);
-    assert_eq!(all.len(), 2, "pre-create and post-create, and none under another name");
+    assert_eq!(all.len(), 1);
+}
+
+#[test]
+fn w19_after_a_failed_helm_install_the_next_upgrade_runs_what_each_sandbox_then_needs() {
+    let space = Space::new("helm-again");
+    // The pre-create of whatever is described as broken fails.
+    let mut spec = witnesses();
+    spec = spec.replacen("serviceAccountName", &format!("image: '{}', serviceAccountName", step_image()), 1);
+    let check = "{name: check, inputs: [{name: d, value: sandbox.spec.description}], script: \"#!/bin/sh\\n[ $D != broken ]\"}, ";
+    spec = spec.replacen("preCreate: [", &format!("preCreate: [{check}"), 1);
+    let plugin = space.plugin("p", &spec);
+    let chart = tempfile::tempdir().unwrap();
+    std::fs::write(chart.path().join("Chart.yaml"), "apiVersion: v2\nname: three\nversion: 0.1.0\n").unwrap();
+    std::fs::create_dir(chart.path().join("templates")).unwrap();
+    let upgrade = |same: &str, changed: &str, failing: &str| {
+        for (name, description) in [("same", same), ("changed", changed), ("failing", failing)] {
+            let spec = format!("  description: {description}\n  resources: [{{name: r, plugin: {plugin}}}]");
+            let file = chart.path().join(format!("templates/{name}.yaml"));
+            std::fs::write(file, space.sandbox(name, &spec)).unwrap();
+        }
+        let path = chart.path().to_str().unwrap();
+        run_in(Path::new("."), "helm", &["-n", &space.namespace, "upgrade", "--install", "three", path], "")
+    };
+    upgrade("one", "one", "broken").refused();
+    for name in ["same", "changed"] {
+        space.rest(name);
+    }
+    assert!(space.get("sandbox", "failing").is_none());
+
+    upgrade("one", "two", "mended").ok();
+    for name in ["same", "changed"] {
+        space.rest(name);
+    }
+    space.settle("failing");
+    let count = |name: &str| space.count(name).into_iter().map(|(phase, n)| format!("{phase} {n}")).collect::<Vec<_>>();
+    assert_eq!(count("same"), ["PostCreate 1", "PreCreate 1"]);
+    assert_eq!(count("changed"), ["PostCreate 1", "PostUpdate 1", "PreCreate 1", "PreUpdate 1"]);
+    // The failed attempt, what undid it, and the phases of the one that was stored.
+    assert_eq!(count("failing"), ["PostCreate 1", "PostDelete 1", "PreCreate 2"]);
 }

@@ -5,7 +5,7 @@ use crate::server::{SOON, crash};
 use crate::sleepers::{THREE, begin, begun, of_run, once, running, sandbox_with};
 
 #[test]
-fn after_a_crash_in_a_step_the_same_apply_joins_the_run_and_no_step_runs_again() {
+fn w16_after_a_crash_in_a_step_the_same_apply_joins_the_run_and_the_pod_that_is_there() {
     let space = Space::alone("crash");
     let manifest = sandbox_with(&space, &[("preCreate", THREE)]);
     let interrupted = begin({
@@ -51,14 +51,19 @@ fn after_a_crash_in_a_post_phase_it_goes_on_and_runs_once() {
 }
 
 #[test]
-fn a_step_whose_pod_is_lost_is_done_again_in_another_and_the_change_succeeds() {
+fn w27_a_step_whose_pod_is_lost_is_done_again_under_the_same_key_and_counts_once() {
     let space = Space::new("lost");
     let manifest = sandbox_with(&space, &[("preCreate", THREE)]);
     let applying = begin(move || apply(&manifest));
     let before = running(&space, "PreCreate", 1);
+    let key = format!("begin {}/r/second", before["metadata"]["name"].as_str().unwrap());
+    let log = kubectl(&["-n", SLUICE, "logs", "-l", &of_run(&before), "--tail=-1"]).stdout;
+    assert!(log.contains(&key), "{log}");
     kubectl(&["-n", SLUICE, "delete", "pod", "-l", &of_run(&before), "--force", "--grace-period=0"]).ok();
     applying.join().unwrap().ok();
     let after = space.run("x", "PreCreate");
+    let again = after["status"]["steps"][1]["log"].as_str().unwrap();
+    assert!(again.contains(&key), "the second pod was given another key: {again}");
     assert_eq!(after["status"]["steps"][0], before["status"]["steps"][0], "a step that had ended runs no second time");
     once(&after);
 }

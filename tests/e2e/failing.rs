@@ -1,6 +1,7 @@
 //! What a phase that fails leaves behind, what the person at the terminal reads, and what the next try finds.
 
 use crate::cluster::{EDITOR, SLUICE, Space, apply, condition, eventually, kubectl, kubectl_file, list, step_image};
+use crate::raw::{Proxy, all_at_once};
 use serde_json::Value;
 use std::time::Duration;
 
@@ -59,13 +60,23 @@ fn undoings(space: &Space) -> Vec<Value> {
     space.runs("x").into_iter().filter(|run| run["spec"]["compensates"].is_string()).collect()
 }
 
+/// What the event of the sandbox `x` with this reason says; waits for it.
+#[track_caller]
+fn event(space: &Space, reason: &str) -> String {
+    eventually(SOON, &format!("an event {reason}"), || {
+        let events = list(&["-n", &space.namespace, "events"]);
+        let event = events.iter().find(|event| event["reason"] == reason && event["involvedObject"]["name"] == "x")?;
+        Some(event["message"].as_str()?.to_owned())
+    })
+}
+
 /// What our webhook said, without what the API server and kubectl put before it.
 fn said(stderr: &str) -> &str {
     stderr.split_once("denied the request: ").unwrap_or_else(|| panic!("no denial: {stderr}")).1
 }
 
 #[test]
-fn a_failed_pre_create_leaves_nothing_but_its_runs_and_says_what_to_do() {
+fn w26_a_failed_pre_create_leaves_nothing_but_its_runs_and_says_why_and_what_to_do() {
     let space = Space::new("fails");
     let spec = format!(
         "{}  preCreate:{CONFIG}
@@ -100,6 +111,16 @@ fn a_failed_pre_create_leaves_nothing_but_its_runs_and_says_what_to_do() {
         assert!(message.contains(part), "{part:?} is not in: {message}");
     }
     assert_eq!(run["status"]["state"], "Failed");
+    let step = run["status"]["steps"].as_array().unwrap().iter().find(|step| step["step"] == "volume").unwrap();
+    assert_eq!(step["exitCode"], 3);
+    let log = step["log"].as_str().unwrap();
+    assert!(log.trim_end().ends_with("line 200 of much that was printed\nthe disk is full"), "{log}");
+    assert!(log.len() <= 8192, "{} bytes", log.len());
+    let event = event(&space, "PreCreateFailed");
+    assert!(event.len() <= 1024);
+    for part in [&plugin, "step volume", "exit code 3", "the disk is full", name] {
+        assert!(event.contains(part), "{part:?} is not in: {event}");
+    }
     nothing_is_left(&space);
     let undone = space.settled_run("x", "PostDelete", "Succeeded");
     assert_eq!(undoings(&space).len(), 1);
@@ -247,7 +268,7 @@ fn a_failed_post_create_is_tried_three_times_and_told_on_the_sandbox() {
 }
 
 #[test]
-fn a_create_that_is_never_stored_is_undone_once() {
+fn s02_a_create_that_is_refused_after_its_pre_create_is_abandoned_and_undone_once() {
     let space = Space::new("quota");
     let spec =
         format!("{}  preCreate:{CONFIG}\n  postCreate:{check}\n  postDelete:{check}", runner(), check = check(""));
@@ -264,20 +285,65 @@ fn a_create_that_is_never_stored_is_undone_once() {
         space.runs("x").into_iter().find(|run| run["status"]["state"] == "Compensated")
     });
     nothing_is_left(&space);
+    let (run, undo) = (space.run("x", "PreCreate"), space.run("x", "PostDelete"));
+    assert_eq!(undo["spec"]["compensates"], run["metadata"]["name"]);
+    let told = event(&space, "Abandoned");
+    for name in [&run, &undo].map(|run| run["metadata"]["name"].as_str().unwrap()) {
+        assert!(told.contains(name), "{told}");
+    }
     let count: Vec<_> = space.count("x").into_iter().collect();
-    assert_eq!(count, [("PostDelete".to_owned(), 1), ("PreCreate".to_owned(), 1)]);
+    assert_eq!(count, [("PostDelete".to_owned(), 1), ("PreCreate".to_owned(), 1)], "no post-create, and undone once");
 }
 
 #[test]
-fn creating_what_is_there_is_refused_at_once_and_runs_nothing() {
+fn w01_creating_what_is_there_is_refused_and_nothing_is_done_to_what_is_there() {
     let space = Space::new("twice");
-    let plugin = space.plugin("p", &format!("{}  preCreate:{}", runner(), check("")));
-    let manifest = in_mode(&space, &plugin, "any");
-    kubectl_file(&["create"], &manifest).ok();
-    let again = kubectl_file(&["create"], &manifest).refused();
-    assert!(again.stderr.contains("AlreadyExists"), "{}", again.stderr);
-    assert!(again.took < Duration::from_secs(2), "{:?}", again.took);
-    let other = kubectl_file(&["create"], &in_mode(&space, &plugin, "other")).refused();
-    assert!(other.stderr.contains("AlreadyExists"), "{}", other.stderr);
-    assert_eq!(space.count("x")["PreCreate"], 1);
+    let spec = format!("{}  preCreate:{CONFIG}\n  postCreate:{}", runner(), check(""));
+    let plugin = space.plugin("p", &spec);
+    let first = in_mode(&space, &plugin, "first");
+    kubectl_file(&["create"], &first).ok();
+    let before = (space.rest("x"), space.get("configmap", "x-config"));
+    for manifest in [first, in_mode(&space, &plugin, "other")] {
+        let again = kubectl_file(&["create"], &manifest).refused();
+        assert!(again.stderr.contains("AlreadyExists"), "{}", again.stderr);
+    }
+    assert_eq!((space.rest("x"), space.get("configmap", "x-config")), before);
+    let count: Vec<_> = space.count("x").into_iter().collect();
+    assert_eq!(count, [("PostCreate".to_owned(), 1), ("PreCreate".to_owned(), 1)]);
+}
+
+#[test]
+fn w01_of_two_creates_at_the_same_moment_only_the_stored_one_leaves_anything() {
+    let space = Space::new("race");
+    let post = CONFIG.replace("}-config'", "}-post'").replace("name: config\n", "name: post\n");
+    let plugin = space.plugin("p", &format!("{}  preCreate:{CONFIG}\n  postCreate:{post}", runner()));
+    let proxy = Proxy::start();
+    for n in 0..6 {
+        let name = format!("x{n}");
+        let manifest = |mode: &&str| in_mode(&space, &plugin, mode).replace("name: x,", &format!("name: {name},"));
+        // client-go's own repetition, so that whoever is told to come again does.
+        let answers = all_at_once(&["a", "b"], |mode| {
+            loop {
+                let answer = proxy.create(&space, &manifest(mode), "");
+                match answer.come_again() {
+                    Some(pause) => std::thread::sleep(pause),
+                    None => break answer,
+                }
+            }
+        });
+        let mut codes: Vec<u16> = answers.iter().map(|answer| answer.code).collect();
+        codes.sort_unstable();
+        assert_eq!(codes, [201, 409], "{answers:?}");
+        let sandbox = space.settle(&name);
+        let stored = &sandbox["spec"]["resources"][0]["params"]["mode"];
+        let kept = space.get("configmap", &format!("{name}-config")).unwrap();
+        assert_eq!(&kept["data"]["mode"], stored, "what is applied is the stored one's");
+        let runs = space.runs(&name);
+        let of = |phase: &str| runs.iter().filter(|run| run["spec"]["phase"] == phase).collect::<Vec<_>>();
+        let committed: Vec<_> =
+            of("PreCreate").into_iter().filter(|run| run["status"]["state"] == "Committed").collect();
+        assert_eq!(committed.len(), 1);
+        assert_eq!(committed[0]["status"]["admitted"]["uid"], sandbox["metadata"]["uid"]);
+        assert_eq!(of("PostCreate").len(), 1);
+    }
 }

@@ -1,9 +1,11 @@
 //! One change is one run, however long it takes, whoever else asks for it and whether anybody waits for it.
 
-use crate::cluster::{EDITOR, Outcome, Space, apply, eventually, kubectl, kubectl_file, step_image};
+use crate::cluster::{EDITOR, Outcome, Space, apply, eventually, kubectl, kubectl_file, list, run_in, step_image};
+use crate::raw::Proxy;
 use serde_json::Value;
 use std::io::Write;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// A sandbox `name` whose pre-create sleeps for so long.
@@ -53,12 +55,101 @@ fn ran_once(space: &Space, name: &str) -> Value {
 }
 
 #[test]
-fn a_pre_create_of_75_seconds_succeeds_under_one_plain_apply() {
+fn s04_w14_a_phase_longer_than_any_request_succeeds_under_one_command_of_each_client() {
     let space = Space::new("long");
-    let applied = apply(&sleeper(&space, "x", 75)).ok();
-    assert_eq!(applied.stderr, "", "nothing is said of the waiting");
-    assert!(applied.took >= Duration::from_secs(75), "apply was over after {:?}", applied.took);
-    ran_once(&space, "x");
+    let names = ["applied", "server-side", "released"];
+    // Longer than the API server gives one request (34 s); the first so long that it takes three.
+    let manifests: Vec<String> = names.iter().zip([75, 40, 40]).map(|(name, s)| sleeper(&space, name, s)).collect();
+    let chart = tempfile::tempdir().unwrap();
+    std::fs::write(chart.path().join("Chart.yaml"), "apiVersion: v2\nname: long\nversion: 0.1.0\n").unwrap();
+    std::fs::create_dir(chart.path().join("templates")).unwrap();
+    std::fs::write(chart.path().join("templates/sandbox.yaml"), &manifests[2]).unwrap();
+    let argo = ["apply", "--server-side", "--force-conflicts", "--field-manager=argocd-controller"];
+    let install = ["-n", &space.namespace, "install", "long", chart.path().to_str().unwrap()];
+    let proxy = Proxy::start();
+    std::thread::scope(|scope| {
+        let applied = scope.spawn(|| apply(&manifests[0]).ok());
+        let others = [
+            scope.spawn(|| kubectl_file(&argo, &manifests[1]).ok()),
+            scope.spawn(|| run_in(std::path::Path::new("."), "helm", &install, "").ok()),
+        ];
+        // Whoever has no more patience, as after client-go's last attempt, reads what is going on.
+        let begun = eventually(Duration::from_secs(60), "the step runs", || {
+            space.runs("applied").pop().filter(|run| run["status"]["steps"][0]["state"] == "Running")
+        });
+        let told = proxy.create(&space, &manifests[0], "?timeout=15s");
+        let pause = told.come_again().unwrap_or_else(|| panic!("{told:?}"));
+        assert!(pause >= Duration::from_secs(1), "{told:?}");
+        assert!(told.message().len() <= 1024 + 100, "the API server puts the webhook's name before it: {told:?}");
+        says_what_goes_on(told.message(), &begun);
+        let event = eventually(Duration::from_secs(90), "an event says the same", || {
+            let events = list(&["-n", &space.namespace, "events", "--field-selector", "reason=PreCreateRunning"]);
+            let event = events.iter().find(|event| event["involvedObject"]["name"] == "applied")?;
+            Some(event["message"].as_str()?.to_owned())
+        });
+        says_what_goes_on(&event, &begun);
+
+        let applied = applied.join().unwrap();
+        assert_eq!(applied.stderr, "", "nothing is said of the waiting");
+        assert!(applied.took >= Duration::from_secs(75), "apply was over after {:?}", applied.took);
+        for other in others {
+            assert_eq!(other.join().unwrap().stderr.trim_end().lines().filter(|l| l.contains("rror")).count(), 0);
+        }
+    });
+    for name in names {
+        ran_once(&space, name);
+    }
+}
+
+/// Phase, target, step, place, run, time and what to do, in one message.
+#[track_caller]
+fn says_what_goes_on(message: &str, run: &Value) {
+    let name = run["metadata"]["name"].as_str().unwrap();
+    let follow = format!("kubectl get phaserun {name} -w");
+    let words = ["pre-create of Sandbox", "/applied", "step r/sleep (1 of 1)", "still running", " s now", &follow];
+    for word in words.iter().chain(&["make the same change again to join it"]) {
+        assert!(message.contains(word), "no {word:?} in: {message}");
+    }
+}
+
+#[test]
+fn s01_an_update_in_conflict_with_a_status_that_is_written_meanwhile_runs_once() {
+    let space = Space::new("conflicts");
+    let plugin = space.plugin(
+        "slow",
+        &format!(
+            "  runner: {{image: {}}}\n  preUpdate: [{{name: slow, script: \"#!/bin/sh\\nsleep 5\"}}]",
+            step_image()
+        ),
+    );
+    apply(&space.sandbox("x", &format!("  resources: [{{name: r, plugin: {plugin}}}]"))).ok();
+    let before = space.settle("x");
+    let (proxy, done) = (Proxy::start(), AtomicBool::new(false));
+    let written = std::thread::scope(|scope| {
+        let writing = scope.spawn(|| {
+            let mut written = 0;
+            while !done.load(Ordering::Relaxed) {
+                let status =
+                    format!(r#"{{"phases": [{{"phase": "PreCreate", "state": "Committed", "run": "n-{written}"}}]}}"#);
+                assert_eq!(proxy.patch_status(&space, "x", &status).code, 200);
+                written += 1;
+                std::thread::sleep(Duration::from_secs(1));
+            }
+            written
+        });
+        let patch = r#"{"spec": {"description": "two"}}"#;
+        let patched = kubectl(&["-n", &space.namespace, "patch", "sandbox", "x", "--type=merge", "-p", patch]);
+        done.store(true, Ordering::Relaxed);
+        let written = writing.join().unwrap();
+        patched.ok();
+        written
+    });
+    assert!(written > 3, "the status was written {written} times while the phase ran");
+    let after = space.settle("x");
+    assert_eq!(after["spec"]["description"], "two");
+    assert_eq!(after["metadata"]["generation"].as_i64(), before["metadata"]["generation"].as_i64().map(|g| g + 1));
+    let run = space.settled_run("x", "PreUpdate", "Committed");
+    assert_eq!(run["metadata"]["uid"], space.run("x", "PreUpdate")["metadata"]["uid"]);
 }
 
 #[test]
@@ -87,7 +178,7 @@ fn of_two_plain_applies_of_a_new_sandbox_one_may_come_too_late_but_the_run_is_th
 }
 
 #[test]
-fn a_client_that_gives_up_loses_nothing() {
+fn s03_a_client_that_gives_up_loses_nothing() {
     let space = Space::new("gone");
     let manifest = sleeper(&space, "x", 10);
     let mut client = begin(&manifest);
@@ -103,17 +194,18 @@ fn a_client_that_gives_up_loses_nothing() {
 }
 
 #[test]
-fn the_result_that_nobody_waited_for_is_the_next_applys() {
+fn s03_the_result_that_nobody_waited_for_is_the_next_applys() {
     let space = Space::new("late");
     let manifest = sleeper(&space, "x", 2);
     let mut client = begin(&manifest);
     eventually(Duration::from_secs(30), "the run is there", || space.runs("x").pop());
     client.kill().unwrap();
     client.wait().unwrap();
-    space.settled_run("x", "PreCreate", "Succeeded");
-    let applied = apply(&manifest).ok();
-    assert!(applied.took < Duration::from_secs(2), "nothing ran again: {:?}", applied.took);
-    ran_once(&space, "x");
+    let alone = space.settled_run("x", "PreCreate", "Succeeded");
+    apply(&manifest).ok();
+    let run = ran_once(&space, "x");
+    assert_eq!(run["metadata"]["uid"], alone["metadata"]["uid"]);
+    assert_eq!(run["status"]["steps"], alone["status"]["steps"], "nothing ran again");
 }
 
 #[test]

@@ -7,6 +7,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod applied;
+mod argo;
+mod chart;
 mod clients;
 mod cluster;
 mod crash;
@@ -16,8 +18,11 @@ mod faults;
 mod forks;
 mod installed;
 mod joining;
+mod load;
 mod noops;
 mod orderings;
+mod pods;
+mod raw;
 mod registered;
 mod replicas;
 mod schema;

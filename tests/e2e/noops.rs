@@ -1,6 +1,7 @@
 //! What changes no spec runs nothing, and a dry run writes nothing.
 
-use crate::cluster::{EDITOR, Outcome, Space, apply, keeps, kubectl, kubectl_file, list, witnesses};
+use crate::cluster::{EDITOR, Outcome, SLUICE, Space, apply, get, keeps, kubectl, kubectl_file, list, witnesses};
+use crate::raw::Proxy;
 
 fn manifest(space: &Space, plugin: &str, description: &str) -> String {
     let spec = format!("  description: {description}\n  resources: [{{name: r, plugin: {plugin}}}]");
@@ -8,7 +9,7 @@ fn manifest(space: &Space, plugin: &str, description: &str) -> String {
 }
 
 #[test]
-fn what_changes_no_spec_runs_nothing() {
+fn w18_what_changes_no_spec_runs_nothing() {
     let space = Space::new("noops");
     let plugin = space.plugin("witness", &witnesses());
     let same = manifest(&space, &plugin, "one");
@@ -22,8 +23,11 @@ fn what_changes_no_spec_runs_nothing() {
         kubectl(&[&["-n", space.namespace.as_str(), "patch", "sandbox", "x", "--type=merge"], arguments].concat())
     };
     let on = |verb: &str, what: &str| kubectl(&["-n", &space.namespace, verb, "sandbox", "x", what]);
+    for _ in 0..9 {
+        apply(&same).ok();
+    }
     let nothings: [(&str, &dyn Fn() -> Outcome); 8] = [
-        ("a second apply", &|| apply(&same)),
+        ("the tenth apply", &|| apply(&same)),
         ("a label", &|| on("label", "a=b")),
         ("an annotation", &|| on("annotate", "a=b")),
         ("an owned field alone", &|| {
@@ -58,25 +62,30 @@ fn what_changes_no_spec_runs_nothing() {
 fn versions(space: &Space) -> Vec<String> {
     let runs = list(&["phaseruns", "-l", &format!("sluice.dev/namespace={}", space.namespace)]);
     let own = list(&["-n", &space.namespace, "configmaps,events,secrets,sandboxes"]);
+    let pods = list(&["-n", SLUICE, "pods", "-l", &format!("sluice.dev/namespace={}", space.namespace)]);
     let version = |object: &serde_json::Value| {
         let metadata = &object["metadata"];
         format!("{} {} at {}", object["kind"], metadata["name"], metadata["resourceVersion"])
     };
-    runs.iter().chain(&own).map(version).collect()
+    runs.iter().chain(&own).chain(&pods).map(version).collect()
 }
 
 #[test]
-fn a_dry_run_says_what_would_run_and_writes_nothing() {
+fn w04_w05_a_dry_run_says_what_would_run_and_writes_nothing() {
     let space = Space::new("dry");
     let plugin = space.plugin("witness", &witnesses());
     let (one, two) = (manifest(&space, &plugin, "one"), manifest(&space, &plugin, "two"));
     let dry = |manifest: &str| kubectl_file(&["apply", "--dry-run=server"], manifest).ok().stderr;
+    // What Argo CD asks for when it compares on the server's side.
+    let argo = ["apply", "--server-side", "--force-conflicts", "--field-manager=argocd-controller", "--dry-run=server"];
 
     let before = versions(&space);
     let said = dry(&one);
     assert!(said.contains("Warning: pre-create would run: r/pre-create"), "{said}");
     let diff = kubectl_file(&["diff"], &one).refused();
     assert!(diff.stdout.contains("+  description: one"), "{}", diff.stdout);
+    let said = kubectl_file(&argo, &one).ok().stderr;
+    assert!(said.contains("Warning: pre-create would run: r/pre-create"), "{said}");
     assert_eq!(versions(&space), before, "a dry create wrote something");
     let records = serde_json::to_string(&list(&["sandboxrecords"])).unwrap();
     assert!(!records.contains(&space.namespace), "a dry create left a record");
@@ -86,7 +95,7 @@ fn a_dry_run_says_what_would_run_and_writes_nothing() {
     let before = versions(&space);
     let said = dry(&two);
     assert!(said.contains("Warning: pre-update would run: r/pre-update"), "{said}");
-    let said = kubectl_file(&["apply", "--server-side", "--force-conflicts", "--dry-run=server"], &two).ok().stderr;
+    let said = kubectl_file(&argo, &two).ok().stderr;
     assert!(said.contains("Warning: pre-update would run: r/pre-update"), "{said}");
     let diff = kubectl_file(&["diff"], &two).refused();
     assert!(diff.stdout.contains("+  description: two"), "{}", diff.stdout);
@@ -102,7 +111,7 @@ fn a_dry_run_says_what_would_run_and_writes_nothing() {
 }
 
 #[test]
-fn a_dry_run_lists_the_steps_of_each_resource() {
+fn w05_a_dry_run_lists_the_steps_of_each_resource_in_their_order() {
     let space = Space::new("listed");
     let steps = format!("[{}, {}]", keeps("a", "a", "k: v"), keeps("b", "b", "k: v"));
     let plugin = space.plugin("two", &format!("  runner: {{serviceAccountName: {EDITOR}}}\n  preCreate: {steps}"));
@@ -113,7 +122,7 @@ fn a_dry_run_lists_the_steps_of_each_resource() {
 }
 
 #[test]
-fn a_dry_run_of_what_is_wrong_is_refused_as_the_change_would_be() {
+fn w05_a_dry_run_of_what_is_wrong_is_refused_as_the_change_would_be() {
     let space = Space::new("faulty");
     let plugin = space.plugin("witness", &witnesses());
     let env = "{name: A, valueFrom: {resource: {name: r, outputKey: none}}}";
@@ -141,4 +150,46 @@ fn a_dry_run_of_what_is_wrong_is_refused_as_the_change_would_be() {
         }
     }
     assert!(space.runs("x").is_empty());
+}
+
+#[test]
+fn w37_both_webhooks_declare_that_a_dry_run_has_no_side_effects() {
+    let _space = Space::new("declared");
+    for (kind, declared) in [("validating", "NoneOnDryRun"), ("mutating", "None")] {
+        let live = get(&[&format!("{kind}webhookconfiguration"), "sluice"]).unwrap();
+        let webhooks = live["webhooks"].as_array().unwrap();
+        assert_eq!(webhooks.len(), 1);
+        assert_eq!(webhooks[0]["sideEffects"], declared, "{kind}");
+    }
+}
+
+/// How often the API server has called Sluice's webhooks.
+fn calls() -> u64 {
+    let metrics = kubectl(&["get", "--raw", "/metrics"]).ok().stdout;
+    let of_sluice =
+        |line: &&str| line.starts_with("apiserver_admission_webhook_request_total{") && line.contains(".sluice.dev\"");
+    metrics.lines().filter(of_sluice).map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap() as u64).sum()
+}
+
+#[test]
+fn w33_a_written_status_calls_no_webhook() {
+    // Alone, since the API server counts the calls of all together.
+    let space = Space::alone("status");
+    let plugin = space.plugin("witness", &witnesses());
+    apply(&manifest(&space, &plugin, "one")).ok();
+    let proxy = Proxy::start();
+    let settled = space.rest("x");
+    let before = calls();
+    assert!(before > 0, "the API server counts them under another name");
+    for n in 0..100 {
+        let phase = format!(r#"{{"phases": [{{"phase": "PreCreate", "state": "Committed", "run": "r-{n}"}}]}}"#);
+        let written = proxy.patch_status(&space, "x", &phase);
+        assert_eq!(written.code, 200, "{}", written.message());
+    }
+    // Sluice writes the status that it holds for right, which calls nobody either.
+    let sandbox = space.rest("x");
+    assert_eq!(sandbox["status"]["phases"], settled["status"]["phases"]);
+    assert_eq!(calls(), before);
+    kubectl(&["-n", &space.namespace, "label", "sandbox", "x", "a=b"]).ok();
+    assert!(calls() >= before + 2, "a label calls both");
 }

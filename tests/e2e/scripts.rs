@@ -155,7 +155,7 @@ fn outputs_reach_later_steps_and_phases_byte_by_byte_and_are_never_shown() {
 }
 
 #[test]
-fn an_output_that_a_failing_step_prints_is_masked_at_the_terminal() {
+fn w26_an_output_that_a_failing_step_prints_is_masked_at_the_terminal_and_in_status_and_event() {
     let space = Space::new("masked");
     let plugin = space.plugin(
         "masked",
@@ -178,6 +178,14 @@ fn an_output_that_a_failing_step_prints_is_masked_at_the_terminal() {
     let said = make(&space, &plugin, "").refused().stderr;
     assert!(said.contains("step tell (number 2): exit code 3"), "{said}");
     assert!(said.contains("cannot log in with ***") && !said.contains("hidden-"), "{said}");
+    let event = eventually(Duration::from_secs(30), "an event tells of it", || {
+        let events = list(&["-n", &space.namespace, "events", "--field-selector", "reason=PreCreateFailed"]);
+        Some(events.first()?["message"].as_str()?.to_owned())
+    });
+    let run = space.run("x", "PreCreate");
+    for told in [event.as_str(), log(&run, "tell")] {
+        assert!(told.contains("cannot log in with ***") && !told.contains("hidden-"), "{told}");
+    }
 }
 
 #[test]
@@ -287,21 +295,6 @@ fn an_output_that_is_not_there_is_named() {
     let said = denied("no-output", workflow).stderr;
     assert!(said.contains("step make (number 1): the output host is missing"), "{said}");
     assert!(said.contains("/out/host"), "{said}");
-}
-
-#[test]
-fn an_image_that_cannot_be_pulled_denies_the_change_before_the_phase_is_out_of_time() {
-    let space = Space::new("image");
-    let plugin = space.plugin(
-        "image",
-        "  runner: {image: '127.0.0.1:1/none:1'}
-  phases: {preCreate: {timeoutSeconds: 60}}
-  preCreate: [{name: one, script: \"#!/bin/sh\\nexit 0\"}]",
-    );
-    let outcome = make(&space, &plugin, "").refused();
-    let said = &outcome.stderr;
-    assert!(said.contains("cannot run: ImagePullBackOff: image 127.0.0.1:1/none:1"), "{said}");
-    assert!(outcome.took.as_secs() < 60, "it took {:?}", outcome.took);
 }
 
 #[test]

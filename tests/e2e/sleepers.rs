@@ -24,7 +24,7 @@ pub fn sandbox_of(space: &Space, plugin: &str, phases: &[Phase]) -> String {
     needs: [{needs}]
     script: |
       #!/bin/sh
-      echo begin
+      echo begin $SLUICE_IDEMPOTENCY_KEY
       sleep {seconds}
       echo end
 "

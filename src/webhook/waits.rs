@@ -1,0 +1,69 @@
+//! How long a change has been waiting for its turn, so that its client comes again with gaps that cover the wait.
+//!
+//! A client that comes again says nothing of its earlier attempts; this remembers them by the change's key.
+
+use crate::api::RunState;
+use crate::engine::index::{RunEntry, RunIndex};
+use crate::engine::life;
+use crate::plan::timing::{self, Waiting};
+use k8s_openapi::jiff::Timestamp;
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// A change that has not been asked for in this long is not waited for any more.
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(300);
+/// The pause before a client comes again that could not be served now.
+pub const SHORTEST: Duration = Duration::from_secs(2);
+
+struct Asked {
+    first: Instant,
+    last: Instant,
+}
+
+/// When each change that waits for its turn was asked for first, as far as this replica knows.
+#[derive(Default)]
+pub struct Waits(Mutex<HashMap<String, Asked>>);
+
+impl Waits {
+    /// When the client of this change is to come again. `limit` is the time limit of what it waits for.
+    pub fn gap(&self, key: &str, limit: Duration) -> Duration {
+        let now = Instant::now();
+        let mut waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        waiting.retain(|_, asked| now.duration_since(asked.last) < FORGOTTEN_AFTER);
+        let asked = waiting.entry(key.to_owned()).or_insert(Asked { first: now, last: now });
+        asked.last = now;
+        let elapsed = now.duration_since(asked.first);
+        timing::retry_after(Waiting { limit, elapsed, usual: None, hold: Duration::ZERO }).max(SHORTEST)
+    }
+
+    /// The change has its turn.
+    pub fn forget(&self, key: &str) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
+    }
+}
+
+/// When to come again for a change that waits for a run of another one, so that one command covers that run too.
+pub fn gap_until(index: &RunIndex, run: &RunEntry, held: bool) -> Duration {
+    if run.state != RunState::Pending && run.state != RunState::Running {
+        return SHORTEST;
+    }
+    let limit = Duration::from_secs(run.timeout_seconds.into());
+    let elapsed = life::since(run.started_at.or(run.created_at), Timestamp::now());
+    let hold = if held { timing::LONGEST_HOLD } else { Duration::ZERO };
+    timing::retry_after(Waiting { limit, elapsed, usual: index.usually_takes(run.work), hold }).max(SHORTEST)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_waits_for_the_first_time_comes_again_soon_and_others_do_not_count() {
+        let waits = Waits::default();
+        assert!(waits.gap("a", Duration::from_secs(300)) <= Duration::from_secs(3));
+        assert_eq!(waits.gap("b", Duration::from_secs(10)), SHORTEST);
+        waits.forget("a");
+        assert!(waits.gap("a", Duration::from_secs(300)) <= Duration::from_secs(3));
+    }
+}

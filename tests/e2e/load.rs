@@ -1,0 +1,99 @@
+//! More asks than can be done, and less time than it takes: whoever asks is told at once, or a moment before time is up.
+
+use crate::chart::Values;
+use crate::cluster::{SLUICE, Space, eventually, kubectl, list, step_image};
+use crate::raw::{Answer, Proxy, all_at_once};
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// The longest that the API server waits for a webhook.
+const GIVEN: Duration = Duration::from_secs(30);
+
+/// A sandbox of this name whose pre-create sleeps for so long.
+fn sleeper(space: &Space, name: &str, seconds: u32) -> String {
+    let script = format!("script: \"#!/bin/sh\\nsleep {seconds}\"");
+    let plugin = space.plugin(
+        "sleeps",
+        &format!("  runner: {{image: '{}'}}\n  preCreate: [{{name: sleep, {script}}}]", step_image()),
+    );
+    space.sandbox(name, &format!("  resources: [{{name: r, plugin: {plugin}}}]"))
+}
+
+#[test]
+fn w13_a_request_that_has_less_time_left_is_answered_before_it_is_up() {
+    let space = Space::new("hurried");
+    let manifest = sleeper(&space, "x", 25);
+    let proxy = Proxy::start();
+    // As when another webhook has used the rest: the API server gives each what is left of the request's own limit.
+    let given = Duration::from_secs(15);
+    let answer = proxy.create(&space, &manifest, "?timeout=15s");
+    assert!(answer.come_again().is_some(), "not the API server's own word that time is up: {answer:?}");
+    assert!(answer.message().contains("still running"), "{answer:?}");
+    assert!(answer.took < given, "{answer:?}");
+    assert!(answer.took > given / 2, "the time that there was was used: {answer:?}");
+
+    proxy.create_at_last(&space, &manifest);
+    let run = space.settled_run("x", "PreCreate", "Committed");
+    assert_eq!(run["spec"]["attempt"], 1);
+    assert_eq!(space.count("x")["PreCreate"], 1);
+}
+
+/// How often Sluice has told somebody to come again.
+fn told_to_come_again() -> u64 {
+    let pods = list(&["-n", SLUICE, "pods", "-l", "app.kubernetes.io/name=sluice,pod-template-hash"]);
+    let of_pod = |pod: &Value| {
+        let path = format!(
+            "/api/v1/namespaces/{SLUICE}/pods/{}:8080/proxy/metrics",
+            pod["metadata"]["name"].as_str().unwrap()
+        );
+        let metrics = kubectl(&["get", "--raw", &path]).ok().stdout;
+        let told = |line: &&str| line.starts_with("sluice_admissions_total{") && line.contains("answer=\"come_again\"");
+        metrics.lines().filter(told).map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum::<u64>()
+    };
+    pods.iter().map(of_pod).sum()
+}
+
+#[test]
+fn w15_more_changes_than_can_be_worked_on_are_refused_at_once_and_nothing_of_them_runs() {
+    const RUNNING: usize = 4;
+    let space = Space::alone("crowd");
+    let _values = Values::set(&[&format!("maxRunning={RUNNING}")]);
+    let proxy = Proxy::start();
+    let names: Vec<String> = (0..100).map(|n| format!("x{n}")).collect();
+    let manifest = sleeper(&space, "NAME", 20);
+    let named = |name: &str| manifest.replace("NAME", name);
+    let answers: Vec<(&String, Answer)> =
+        names.iter().zip(all_at_once(&names, |name| proxy.create(&space, &named(name), ""))).collect();
+
+    let refused: BTreeSet<&str> = answers
+        .iter()
+        .filter(|(_, answer)| answer.message().contains("waits for its turn"))
+        .map(|(name, _)| name.as_str())
+        .collect();
+    assert!(refused.len() >= 100 - 2 * RUNNING, "{} were refused: {answers:#?}", refused.len());
+    for (name, answer) in &answers {
+        assert!(answer.code == 201 || answer.come_again().is_some(), "{name}: {answer:?}");
+        if refused.contains(name.as_str()) {
+            // Told at once, however late a busy machine tells it.
+            assert!(answer.took < GIVEN / 2, "{name}: {answer:?}");
+        }
+    }
+    let told = told_to_come_again();
+    assert!(told >= refused.len() as u64, "the metric says {told}");
+    let runs = list(&["phaseruns", "-l", &format!("sluice.dev/namespace={}", space.namespace)]);
+    for run in &runs {
+        let name = run["spec"]["target"]["name"].as_str().unwrap();
+        assert!(!refused.contains(name), "{name} was refused, and runs");
+    }
+
+    // Whoever comes again has its turn.
+    let later: Vec<&str> = refused.into_iter().take(2 * RUNNING).collect();
+    all_at_once(&later, |name| proxy.create_at_last(&space, &named(name)));
+    for name in later {
+        eventually(Duration::from_secs(30), "its one run", || {
+            let runs = space.runs(name);
+            (runs.len() == 1 && runs[0]["status"]["state"] == "Committed").then_some(())
+        });
+    }
+}
