@@ -1,6 +1,6 @@
 //! What a person reads: what failed, why, and what to do next.
 
-use crate::api::{PhaseRunSpec, PhaseRunStatus, RunState, StepState, StepStatus};
+use crate::api::{Phase, PhaseRunSpec, PhaseRunStatus, RunState, StepState, StepStatus, labels};
 use kube::core::Status;
 use std::error::Error;
 use std::time::Duration;
@@ -98,10 +98,23 @@ pub fn denial(name: &str, run: &PhaseRunSpec, status: &PhaseRunStatus, undo: Opt
         }
         Some((undo, _)) => format!(" What it had done is being undone ({undo})."),
     };
+    let deletes = run.phase == Phase::PreDelete && run.old_object.is_none();
+    let otherwise = if deletes { let_go(run) } else { String::new() };
     let foot = format!(
-        "Nothing was stored.{undone} Look: kubectl get phaserun {name} -o yaml. Then mend the cause and make the change again."
+        "Nothing was stored.{undone} Look: kubectl get phaserun {name} -o yaml. Then mend the cause and make the change again.{otherwise}"
     );
     with_log(&failure_of(run, "", status), status, &foot)
+}
+
+/// How a target is let go whose pre-delete cannot succeed.
+fn let_go(run: &PhaseRunSpec) -> String {
+    format!(
+        " Or let it go all the same, if you have the verb skip: kubectl annotate {} -n {} {} {}=REASON",
+        run.target.kind.to_lowercase(),
+        run.target.namespace,
+        run.target.name,
+        labels::SKIP_PRE_DELETE
+    )
 }
 
 /// What an event tells of a run that failed; at most [`DENIAL_LIMIT`] bytes.

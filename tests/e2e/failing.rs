@@ -198,7 +198,7 @@ fn a_failed_pre_update_leaves_the_sandbox_and_its_objects_as_they_were() {
 }
 
 #[test]
-fn a_failed_pre_delete_leaves_the_sandbox_usable() {
+fn w20_a_failed_pre_delete_leaves_the_sandbox_usable() {
     let space = Space::new("delete");
     let plugin = space.plugin("p", &format!("{}  preDelete:{}", runner(), check("")));
     apply(&in_mode(&space, &plugin, "bad")).ok();

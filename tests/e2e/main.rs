@@ -28,6 +28,7 @@ mod replicas;
 mod schema;
 mod scripts;
 mod server;
+mod skipping;
 mod sleepers;
 mod trust;
 mod turns;
