@@ -22,9 +22,9 @@ export PATH := $(PATH):$(HOME)/.cargo/bin:/usr/local/go/bin:$(or $(CLUSTER_HOME)
 crds := charts/sluice/files/crds.yaml
 with := tests/cluster/with
 
-.PHONY: help demo cluster down test check unit e2e image generate fmt clean
+.PHONY: help demo cluster down test check unit e2e bench-held image generate fmt clean
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
 	@echo '  CLUSTER_NAME=NAME    several clusters side by side (default sluice)'
 	@echo '  CLUSTER=current      use the cluster of your current kubeconfig context instead (see CONTRIBUTING.md)'
@@ -52,12 +52,17 @@ test: check-fmt check-clippy unit check-generated check-chart e2e ## everything,
 check: check-fmt check-clippy check-generated check-chart ## what needs no cluster and no tests: format, lints, drift, chart
 
 unit: need-rust ## unit and documentation tests
-	cargo test --locked --lib --bins --test agent --test cases
+	cargo test --locked --lib --bins --test agent --test cases --test life
 	cargo test --locked --doc
 
 e2e: tools build ## the end-to-end suite on a cluster of its own
 	cargo test --locked --test e2e --no-run
 	@tests/cluster/e2e cargo test --locked --offline --test e2e
+
+bench-held: up build ## what held changes cost the API server's other users, measured on a cluster with Sluice in it
+	@tests/cluster/install-sluice
+	cargo build --locked -q --example held
+	@$(with) $(CARGO_TARGET_DIR)/$(shell rustc -vV | sed -n 's/^host: //p')/debug/examples/held
 
 image: need-rust ## the release image as target/sluice.tar, without Docker (IMAGE=repository:tag names it)
 	cargo build --locked --release

@@ -62,8 +62,10 @@ async fn user(name: &str) -> anyhow::Result<Client> {
 }
 
 async fn set_up(admin: &Client) -> anyhow::Result<()> {
-    let namespace =
-        Namespace { metadata: ObjectMeta { name: Some(NAMESPACE.into()), ..ObjectMeta::default() }, ..Namespace::default() };
+    let namespace = Namespace {
+        metadata: ObjectMeta { name: Some(NAMESPACE.into()), ..ObjectMeta::default() },
+        ..Namespace::default()
+    };
     Api::<Namespace>::all(admin.clone()).create(&PostParams::default(), &namespace).await.context("a namespace")?;
     let binding: ClusterRoleBinding = serde_json::from_value(json!({
         "metadata": {"name": NAMESPACE},

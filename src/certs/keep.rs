@@ -1,5 +1,6 @@
 //! The leader's task that takes each next step of the certificate's life and writes it into the Secret.
 
+use crate::plan::message::with_causes;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,7 +39,7 @@ pub async fn keep_rotated(
             }
             Ok(Step::Overtaken) => FIRST_RETRY,
             Err(error) => {
-                tracing::warn!(secret = store.name, error = &error as &dyn std::error::Error, "cannot rotate");
+                tracing::warn!(secret = store.name, error = with_causes(&error), "cannot rotate");
                 retry = (retry * 2).min(LOOK);
                 retry
             }

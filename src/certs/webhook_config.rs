@@ -3,6 +3,7 @@
 //! The leader's task. The chart creates both objects, empty, and takes them away; a missing one is never created
 //! here, for that is how an uninstall goes. What must stand in them is [`super::webhook_spec`]'s.
 
+use crate::plan::message::with_causes;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -113,7 +114,7 @@ pub async fn keep_registered(
                 pause
             }
             Err(error) => {
-                tracing::warn!(error = &error as &dyn std::error::Error, "cannot keep webhooks registered");
+                tracing::warn!(error = with_causes(&error), "cannot keep webhooks registered");
                 retry = (retry * 2).min(LAST_RETRY);
                 retry
             }

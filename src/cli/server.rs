@@ -12,6 +12,7 @@ use crate::controller::{self, ControllerSettings};
 use crate::engine::replicas::{self, Identity, Replicas};
 use crate::engine::{Engine, EngineSettings, PodSettings, follow_replicas, follow_runs};
 use crate::metrics::Metrics;
+use crate::plan::message::with_causes;
 use crate::plan::plugins::Plugins;
 use crate::webhook::admit::Admission;
 use crate::webhook::hold::{Holder, Limits, new_routing_key};
@@ -226,10 +227,7 @@ async fn serve(args: ServerArgs) -> anyhow::Result<ExitCode> {
     engine.drained().await;
     alive.abort();
     if let Err(error) = replicas::leave(client, &args.namespace, &identity).await {
-        tracing::warn!(
-            error = &error as &dyn std::error::Error,
-            "others will find out by themselves that this replica is gone"
-        );
+        tracing::warn!(error = with_causes(&error), "others will find out by themselves that this replica is gone");
     }
     server.await??;
     Ok(code)
@@ -370,10 +368,7 @@ async fn follow_plugins(client: Client, plugins: Arc<RwLock<Plugins>>, synced: w
             Ok(Some(Event::Delete(plugin))) => known().remove(&plugin.name_any()),
             Ok(None) => return,
             Err(error) => {
-                tracing::warn!(
-                    error = &error as &dyn std::error::Error,
-                    "the watch of plugins broke and is made again"
-                );
+                tracing::warn!(error = with_causes(&error), "the watch of plugins broke and is made again");
             }
         }
     }

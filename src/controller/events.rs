@@ -4,6 +4,7 @@
 
 use crate::api::TargetRef;
 use crate::plan::message;
+use crate::plan::message::with_causes;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
 use kube::runtime::events::{Event, EventType, Reporter};
@@ -45,7 +46,7 @@ impl Recorder {
             ..ObjectReference::default()
         };
         if let Err(error) = self.0.publish(&event, &reference).await {
-            tracing::debug!(%target, reason, error = &error as &dyn std::error::Error, "an event was not written");
+            tracing::debug!(%target, reason, error = with_causes(&error), "an event was not written");
         }
     }
 }

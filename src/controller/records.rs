@@ -3,6 +3,7 @@
 use super::{Context, ControllerError, RETRY_AFTER, RecordStore, forks, post, sandbox_resource, sandboxes_in};
 use crate::api::{PhaseRun, SandboxRecord};
 use crate::engine::outputs;
+use crate::plan::message::with_causes;
 use futures::StreamExt;
 use kube::api::{DeleteParams, DynamicObject};
 use kube::runtime::controller::{Action, Config, Controller};
@@ -40,7 +41,7 @@ pub fn controller(context: Arc<Context>) -> (impl Future<Output = ()>, RecordSto
     let store = controller.store();
     let work = controller.run(reconcile, on_error, context).for_each(|result| async {
         if let Err(error) = result {
-            tracing::debug!(error = &error as &dyn std::error::Error, "a record's reconcile did not end");
+            tracing::debug!(error = with_causes(&error), "a record's reconcile did not end");
         }
     });
     (work, store)
@@ -51,7 +52,7 @@ fn on_error(record: Arc<SandboxRecord>, error: &ControllerError, _: Arc<Context>
     tracing::warn!(
         target = %record.spec.target,
         reason = error.reason(),
-        error = error as &dyn std::error::Error,
+        error = with_causes(error),
         "a sandbox's record could not be reconciled"
     );
     Action::requeue(RETRY_AFTER)

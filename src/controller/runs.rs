@@ -4,6 +4,7 @@ use super::{Context, ControllerError, RecordStore, SandboxStore, history, sandbo
 use crate::api::{Admitted, Phase, PhaseRun, RunState, TargetRef, labels};
 use crate::engine::index::RunEntry;
 use crate::engine::life::{self, Admission, Event, Fate, Stored};
+use crate::plan::message::with_causes;
 use crate::plan::{key, message, timing};
 use futures::{StreamExt, stream};
 use k8s_openapi::jiff::Timestamp;
@@ -43,7 +44,7 @@ pub async fn follow(context: Arc<Context>, sandboxes: SandboxStore, records: Rec
             if let Err(error) = look(&context, &sandboxes, &records, run).await {
                 tracing::warn!(
                     run = run.name,
-                    error = &error as &dyn std::error::Error,
+                    error = with_causes(&error),
                     "what becomes of a run could not be written down"
                 );
             }
@@ -53,7 +54,7 @@ pub async fn follow(context: Arc<Context>, sandboxes: SandboxStore, records: Rec
         if tidied.elapsed() >= TIDY_EVERY {
             tidied = Instant::now();
             if let Err(error) = tidy(&context, &sandboxes, &records).await {
-                tracing::warn!(error = &error as &dyn std::error::Error, "the history of runs could not be tidied");
+                tracing::warn!(error = with_causes(&error), "the history of runs could not be tidied");
             }
         }
         tokio::select! {

@@ -5,6 +5,7 @@ use super::status::{self, Progress};
 use super::{Context, ControllerError, RETRY_AFTER, SandboxStore, post, sandbox_resource, sandboxes_in};
 use crate::api::{PhaseRun, SandboxRecord, SandboxRecordSpec, SandboxStatus, TargetRef, Ttl, TtlOffset, labels};
 use crate::certs::webhook_spec;
+use crate::plan::message::with_causes;
 use crate::plan::runs;
 use crate::webhook::hold::new_routing_key;
 use futures::StreamExt;
@@ -50,7 +51,7 @@ pub fn controller(context: Arc<Context>) -> (impl Future<Output = ()>, SandboxSt
     let store = controller.store();
     let work = controller.run(reconcile, on_error, context).for_each(|result| async {
         if let Err(error) = result {
-            tracing::debug!(error = &error as &dyn std::error::Error, "a sandbox's reconcile did not end");
+            tracing::debug!(error = with_causes(&error), "a sandbox's reconcile did not end");
         }
     });
     (work, store)
@@ -62,7 +63,7 @@ fn on_error(object: Arc<DynamicObject>, error: &ControllerError, _: Arc<Context>
         namespace = object.namespace(),
         name = object.name_any(),
         reason = error.reason(),
-        error = error as &dyn std::error::Error,
+        error = with_causes(error),
         "a sandbox could not be reconciled"
     );
     Action::requeue(RETRY_AFTER)

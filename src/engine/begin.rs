@@ -6,6 +6,7 @@ use super::life::{self, Stored};
 use super::{Engine, EngineError, execute, is_status, name_of, run_labels, script};
 use crate::api::{PhaseRun, PhaseRunSpec, RunState, labels};
 use crate::engine::index::RunEntry;
+use crate::plan::message::with_causes;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 use kube::api::{DeleteParams, PostParams, Preconditions};
@@ -114,11 +115,9 @@ impl Engine {
             Err(error) if is_status(&error, 404) => self.index.forget(&run.name),
             // Somebody has begun it, so it is theirs.
             Err(error) if is_status(&error, 409) => {}
-            Err(error) => tracing::warn!(
-                run = run.name,
-                error = &error as &dyn std::error::Error,
-                "a run that was never begun stays for now"
-            ),
+            Err(error) => {
+                tracing::warn!(run = run.name, error = with_causes(&error), "a run that was never begun stays for now");
+            }
         }
     }
 
@@ -180,11 +179,7 @@ impl Engine {
                 }
                 Err(EngineError::Lost { .. } | EngineError::Refused { .. }) => return,
                 Err(error) => {
-                    tracing::warn!(
-                        run = name,
-                        error = &error as &dyn std::error::Error,
-                        "a run is interrupted and will go on"
-                    );
+                    tracing::warn!(run = name, error = with_causes(&error), "a run is interrupted and will go on");
                 }
             }
             loop {
@@ -198,11 +193,9 @@ impl Engine {
                         break;
                     }
                     Ok(_) => return,
-                    Err(error) => tracing::warn!(
-                        run = name,
-                        error = &error as &dyn std::error::Error,
-                        "the API server does not answer"
-                    ),
+                    Err(error) => {
+                        tracing::warn!(run = name, error = with_causes(&error), "the API server does not answer");
+                    }
                 }
             }
         }
@@ -211,10 +204,10 @@ impl Engine {
     /// What follows the end of a run: its pods go, and what undoes it begins.
     async fn after(self: &Arc<Self>, run: &PhaseRun) {
         if let Err(error) = self.undo(run).await {
-            tracing::warn!(run = %run.name_any(), error = &error as &dyn std::error::Error, "undoing a run begins later");
+            tracing::warn!(run = %run.name_any(), error = with_causes(&error), "undoing a run begins later");
         }
         if let Err(error) = script::delete_pods(&self.client, run, &self.settings.namespace).await {
-            tracing::warn!(run = %run.name_any(), error = &error as &dyn std::error::Error, "the pods of an ended run stay for now");
+            tracing::warn!(run = %run.name_any(), error = with_causes(&error), "the pods of an ended run stay for now");
         }
     }
 }

@@ -12,6 +12,7 @@ use super::outputs::{self, Outputs};
 use super::script::StepPod;
 use crate::agent::protocol::LOG_LIMIT;
 use crate::api::{ObjectRef, PhaseRun, PhaseRunStatus, RunResource, StepKind, StepState, StepStatus};
+use crate::plan::message::with_causes;
 use crate::plan::{message, order, undo};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use k8s_openapi::jiff::Timestamp;
@@ -121,7 +122,7 @@ impl Execution {
                 Some(joined) = tasks.join_next() => match joined {
                     Ok((index, result)) => self.ended(index, result, &mut begun).await,
                     Err(error) if error.is_cancelled() => {}
-                    Err(error) => tracing::error!(run = %self.run.name_any(), error = &error as &dyn std::error::Error, "a step's task broke"),
+                    Err(error) => tracing::error!(run = %self.run.name_any(), error = with_causes(&error), "a step's task broke"),
                 },
                 () = tokio::time::sleep_until(deadline), if !expired => {
                     expired = true;
@@ -212,8 +213,7 @@ impl Execution {
                     return;
                 }
                 let status = &mut self.status.steps[index];
-                status.message =
-                    Some(format!("attempt {} failed: {}", status.attempt, message::with_causes(&failure.error)));
+                status.message = Some(format!("attempt {} failed: {}", status.attempt, with_causes(&failure.error)));
                 let pause = Duration::from_secs(1 << (status.attempt - 1).min(5)).min(LONGEST_BACKOFF);
                 status.attempt += 1;
                 match self.job(index, false).await {
@@ -237,7 +237,7 @@ impl Execution {
         status.state = StepState::Failed;
         status.finished_at = Some(now());
         status.exit_code = failure.exit_code;
-        status.message = Some(message::cut(&known.masked(&message::with_causes(&failure.error)), 1024));
+        status.message = Some(message::cut(&known.masked(&with_causes(&failure.error)), 1024));
         status.log = failure.log.map(|log| message::tail(&known.masked(&log), LOG_LIMIT / 2));
     }
 

@@ -4,6 +4,7 @@
 //! pod's Lease, the run is an orphan and another replica goes on with it.
 
 use super::error::EngineError;
+use crate::plan::message::with_causes;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, OwnerReference};
 use k8s_openapi::jiff::Timestamp;
@@ -148,7 +149,7 @@ pub async fn keep_alive(client: Client, namespace: &str, own: &Identity, pod_uid
         match tokio::time::timeout(RENEW_EVERY, renew).await {
             Ok(Ok(_)) => {}
             Ok(Err(error)) => {
-                tracing::warn!(error = &error as &dyn std::error::Error, "the replica's lease was not renewed");
+                tracing::warn!(error = with_causes(&error), "the replica's lease was not renewed");
             }
             Err(_) => tracing::warn!("the replica's lease was not renewed in time"),
         }

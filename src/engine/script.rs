@@ -6,6 +6,7 @@ use crate::agent::AGENT_DIR as AGENT_DIRECTORY;
 use crate::agent::client::{Session, SessionError};
 use crate::agent::protocol::{RunStep, StepResult};
 use crate::api::{PhaseRun, RunResource, labels};
+use crate::plan::message::with_causes;
 use crate::plan::pod::{self, PodState};
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::Pod;
@@ -251,11 +252,7 @@ impl StepPod {
                 Ok(Some(watcher::Event::InitDone)) if !seen => return Err(NotRunning::Deleted),
                 Ok(Some(watcher::Event::Init | watcher::Event::InitDone)) => {}
                 Ok(None) => return Err(NotRunning::Broken("the watch of it ended".to_owned())),
-                Err(error) => tracing::debug!(
-                    pod = name,
-                    error = &error as &dyn std::error::Error,
-                    "the watch of a step pod broke"
-                ),
+                Err(error) => tracing::debug!(pod = name, error = with_causes(&error), "the watch of a step pod broke"),
             }
         }
     }

@@ -3,6 +3,7 @@
 use super::Engine;
 use super::replicas::COMPONENT;
 use crate::api::PhaseRun;
+use crate::plan::message::with_causes;
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::runtime::WatchStreamExt;
@@ -33,7 +34,7 @@ pub async fn follow_runs(engine: Arc<Engine>, synced: watch::Sender<bool>) {
             Ok(Some(Event::Delete(run))) => engine.index.forget(&run.name_any()),
             Ok(None) => return,
             Err(error) => {
-                tracing::warn!(error = &error as &dyn std::error::Error, "the watch of runs broke and is made again");
+                tracing::warn!(error = with_causes(&error), "the watch of runs broke and is made again");
             }
         }
     }
@@ -53,10 +54,7 @@ pub async fn follow_replicas(engine: Arc<Engine>, synced: watch::Sender<bool>) {
             }
             Ok(Some(Event::Init)) => {}
             Ok(None) => return,
-            Err(error) => tracing::warn!(
-                error = &error as &dyn std::error::Error,
-                "the watch of replicas broke and is made again"
-            ),
+            Err(error) => tracing::warn!(error = with_causes(&error), "the watch of replicas broke and is made again"),
         }
     }
 }

@@ -4,6 +4,7 @@ use crate::api::{RunState, TargetRef};
 use crate::engine::index::RunEntry;
 use crate::engine::life::{self, Asker, Asking, Next, Obstacle, Stored};
 use crate::engine::{Engine, EngineError, Guard};
+use crate::plan::message::with_causes;
 use crate::plan::runs::PlannedRun;
 use k8s_openapi::jiff::Timestamp;
 use rand::Rng;
@@ -283,11 +284,7 @@ impl Holder {
         match engine.reported(&entry).await {
             Ok(entry) => entry,
             Err(error) => {
-                tracing::debug!(
-                    run = entry.name,
-                    error = &error as &dyn std::error::Error,
-                    "a failure may be told again"
-                );
+                tracing::debug!(run = entry.name, error = with_causes(&error), "a failure may be told again");
                 entry
             }
         }

@@ -2,6 +2,7 @@
 //!
 //! It decides nothing: what to write is [`super::rotate`]'s.
 
+use crate::plan::message::with_causes;
 use std::convert::Infallible;
 use std::pin::pin;
 use std::sync::Arc;
@@ -91,7 +92,7 @@ pub(in crate::certs) async fn follow(store: SecretStore, accepted: Arc<Accepted>
             () = tokio::time::sleep(LOOK) => match store.read().await {
                 Ok(secret) => secret,
                 Err(error) => {
-                    let error = &error as &dyn std::error::Error;
+                    let error = with_causes(&error);
                     tracing::warn!(secret = store.name, error, "cannot read the webhooks' token; trying again");
                     continue;
                 }
@@ -126,7 +127,7 @@ pub(in crate::certs) async fn keep_renewed(
                 FIRST_RETRY
             }
             Err(error) => {
-                let error = &error as &dyn std::error::Error;
+                let error = with_causes(&error);
                 tracing::warn!(secret = store.name, error, "cannot renew the webhooks' token");
                 retry = (retry * 2).min(LOOK);
                 retry
