@@ -83,18 +83,12 @@ fn a_namespace_is_not_kept_for_ever_by_a_pre_delete_that_fails() {
 #[test]
 fn a_plugins_own_way_to_undo_is_told_which_phase_was_abandoned() {
     let space = Space::new("own");
-    let keeps = |name: &str, value: &str| {
-        format!(
-            "[{{name: keep, apply: {{manifests: [{{apiVersion: v1, kind: ConfigMap, metadata: {{name: {name}, namespace: '${{sandbox.metadata.namespace}}'}}, data: {{phase: '{value}'}}}}]}}}}]"
-        )
-    };
     let spec = format!(
-        "  runner: {{serviceAccountName: {EDITOR}}}
-  preCreate: {}
-  abandoned: {}
+        "  runner: {{image: '{}', serviceAccountName: {EDITOR}}}
+  preCreate: [{{name: keep, apply: {{manifests: [{{apiVersion: v1, kind: ConfigMap, metadata: {{name: made, namespace: '${{sandbox.metadata.namespace}}'}}}}]}}}}]
+  abandoned: [{{name: tell, script: \"#!/bin/sh\\necho undoing $SLUICE_PHASE\"}}]
 ",
-        keeps("made", "${phase}"),
-        keeps("undone", "${phase}")
+        step_image()
     );
     let plugin = space.plugin("p", &spec);
     let quota = format!(
@@ -108,9 +102,12 @@ fn a_plugins_own_way_to_undo_is_told_which_phase_was_abandoned() {
         quota["status"]["hard"].is_object().then_some(())
     });
     kubectl_file(&["create"], &sandbox).refused();
-    let undone =
-        eventually(Duration::from_secs(120), "the plugin's own undoing ran", || space.get("configmap", "undone"));
-    assert_eq!(undone["data"]["phase"], "pre-create");
-    let undo = space.runs("x").into_iter().find(|run| run["spec"]["compensates"].is_string()).unwrap();
+    let undo = eventually(Duration::from_secs(120), "the plugin's own undoing ran", || {
+        let undoes = |run: &serde_json::Value| run["spec"]["compensates"].is_string();
+        space.runs("x").into_iter().find(|run| undoes(run) && run["status"]["state"] == "Succeeded")
+    });
     assert_eq!(undo["spec"]["resources"][0]["undoes"], "PreCreate");
+    assert!(undo["status"]["steps"][0]["log"].as_str().unwrap().contains("undoing pre-create"), "{undo}");
+    assert!(space.get("configmap", "made").is_none(), "what was applied goes in any case");
+    space.settled_run("x", "PreCreate", "Compensated");
 }
