@@ -196,7 +196,7 @@ fn w12_a_rolling_restart_fails_no_change() {
     let (all, failed): (usize, Vec<_>) =
         (made.iter().map(|(n, _)| n).sum(), made.iter().flat_map(|(_, f)| f).collect());
     assert!(failed.is_empty(), "{} of {all} failed: {failed:#?}", failed.len());
-    assert!(made.iter().all(|(n, _)| *n > 1), "each went on over the restart: {made:?}");
+    assert!(all > 2 * made.len() && made.iter().all(|(n, _)| *n > 0), "they went on over the restart: {made:?}");
     for (name, (count, _)) in ["a", "b", "c", "d"].iter().zip(&made) {
         for n in 0..*count {
             let name = format!("{name}-{n}");
