@@ -74,7 +74,8 @@ impl Execution {
             .enumerate()
             .filter(|(_, resource)| resource.steps.iter().any(|step| step.script.is_some()))
             .map(|(index, _)| {
-                (index, Arc::new(StepPod::new(engine.client.clone(), engine.pods.clone(), &shared, index)))
+                let pod = StepPod::new(engine.client.clone(), engine.pods.clone(), &shared, index, own.clone());
+                (index, Arc::new(pod))
             })
             .collect();
         let worn_out = effects.contains(&Effect::GiveUp);
