@@ -86,7 +86,7 @@ impl Execution {
             execution.save().await?;
         }
         let engine = &execution.engine;
-        let earlier = engine.earlier_runs(&execution.run);
+        let earlier = outputs::seen_by(&RunEntry::from(&execution.run), engine.earlier_runs(&execution.run));
         let loaded = outputs::load(&engine.client, &engine.settings.namespace, &earlier).await?;
         *execution.outputs.lock().unwrap_or_else(PoisonError::into_inner) = loaded;
         Ok(execution)
