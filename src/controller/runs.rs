@@ -1,5 +1,6 @@
 //! What becomes of runs: commit or abandonment of finished pre-phases, orphans, history, and events about all of it.
 
+use super::records::remember;
 use super::{Context, ControllerError, RecordStore, SandboxStore, history, sandbox_resource, sandboxes_in};
 use crate::api::{Admitted, Phase, PhaseRun, RunState, TargetRef, labels};
 use crate::engine::index::RunEntry;
@@ -93,7 +94,9 @@ async fn look(
     }
     let stored = stored(context, sandboxes, &run.target);
     let is_known = |a: &&Admitted| {
-        stored.as_ref().is_some_and(|s| s.uid == a.uid) || records.get(&ObjectRef::new(&a.uid)).is_some()
+        stored.as_ref().is_some_and(|s| s.uid == a.uid)
+            || records.get(&ObjectRef::new(&a.uid)).is_some()
+            || has_later_runs(context, &a.uid)
     };
     let known = run.admissions().find(is_known);
     let fate = match run.phase {
@@ -103,10 +106,23 @@ async fn look(
     };
     match fate {
         Fate::Undecided(_) => Ok(()),
-        Fate::Committed => commit(context, run, known.or(run.admitted.as_ref())).await,
+        Fate::Committed => {
+            if run.removes_target {
+                remember(context, run).await?;
+            }
+            commit(context, run, known.or(run.admitted.as_ref())).await
+        }
         Fate::Abandoned if is_stored_after_all(context, run).await? => Ok(()),
         Fate::Abandoned => Ok(context.engine.abandon(run).await?),
     }
+}
+
+/// Whether a phase was run for an object of this UID after its creation: then it was stored, whoever saw it.
+fn has_later_runs(context: &Context, uid: &str) -> bool {
+    let later = |run: &RunEntry| {
+        run.compensates.is_none() && run.phase != Some(Phase::PreCreate) && run.target.uid.as_deref() == Some(uid)
+    };
+    !context.engine.index.filter(later).is_empty()
 }
 
 /// Asks the API server and no cache, before what was done for a change is undone: a watch that broke may be far behind

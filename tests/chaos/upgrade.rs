@@ -63,10 +63,10 @@ async fn changes(client: Client, index: u64, until: Instant, made: Made) {
     let name = format!("small-{index}");
     let mut number = 0_u64;
     // What was created is also deleted.
-    while Instant::now() < until || number % 6 != 0 {
+    while Instant::now() < until || !number.is_multiple_of(6) {
         ticks.tick().await;
         let plugin = if number % 12 < 6 { "r" } else { "s" };
-        let resources = if index % 2 == 0 { json!([{"name": plugin, "plugin": APPLY}]) } else { json!([]) };
+        let resources = if index.is_multiple_of(2) { json!([{"name": plugin, "plugin": APPLY}]) } else { json!([]) };
         let spec = json!({"description": format!("{index}-{number}"), "resources": resources});
         let (verb, change) = match number % 6 {
             0 => (Verb::Create, Change::Create(spec)),

@@ -59,7 +59,7 @@ fn life<'a>(
             [] => found.push(broken("stored without its pre-phase", what)),
             [run] => {
                 *used.entry(&run.name).or_default() += 1;
-                if !run.reached(RunState::Succeeded).is_some_and(|at| at < version.revision) {
+                if run.reached(RunState::Succeeded).is_none_or(|at| at >= version.revision) {
                     found.push(broken("stored before its pre-phase had succeeded", format!("{what}: {}", run.name)));
                 }
                 let admitted = |(at, u, g): &(u64, String, i64)| {

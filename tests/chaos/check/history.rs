@@ -226,8 +226,8 @@ impl History {
 
     /// What was stored under a name at a revision.
     pub fn at(&self, target: &str, revision: u64) -> Option<&Version> {
-        let before = self.sandboxes.iter().filter(|v| v.target == target && v.revision <= revision);
-        before.last().filter(|v| !v.deleted)
+        let last = self.sandboxes.iter().rfind(|v| v.target == target && v.revision <= revision);
+        last.filter(|v| !v.deleted)
     }
 
     /// The runs of a phase of one sandbox, in the order in which they were begun.
