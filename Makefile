@@ -9,7 +9,8 @@ SHELL := bash
 # What may be set: `make cluster CLUSTER_NAME=mine`, or in the environment.
 CLUSTER ?= own#                   own: a cluster that is started here; current: that of the current kubeconfig context
 CLUSTER_NAME ?= sluice#           tells clusters that are started here apart
-TEST_CLUSTER_NAME ?= sluice-test# the one of `make test` and `make e2e`
+TEST_CLUSTER_NAME ?= sluice-test# the one of `make test`, `make e2e`, `make chaos` and `make upgrade-loop`
+MINUTES ?= 10#                    of `make upgrade-loop`
 PROFILE ?= debug#                 debug or release
 IMAGE ?= cluster.local/sluice:dev
 CARGO_BUILD_JOBS ?= $(shell nproc)
@@ -22,7 +23,7 @@ export PATH := $(PATH):$(HOME)/.cargo/bin:/usr/local/go/bin:$(or $(CLUSTER_HOME)
 crds := charts/sluice/files/crds.yaml
 with := tests/cluster/with
 
-.PHONY: help demo cluster down test check unit e2e bench-held image generate fmt clean
+.PHONY: help demo cluster down test check unit fuzz e2e chaos upgrade-loop bench-held image generate fmt clean
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
@@ -46,14 +47,17 @@ cluster: tools build up ## a cluster with Sluice installed, to try things
 down: ## take the cluster down, with everything in it (CLUSTER=current: uninstall the chart)
 	@if [ '$(CLUSTER)' = current ]; then helm uninstall sluice --namespace sluice-system --ignore-not-found --wait; else tests/cluster/cluster down; fi
 
-test: check-fmt check-clippy unit check-generated check-chart e2e ## everything, as the CI does; its own cluster, gone afterwards
+test: check-fmt check-clippy unit fuzz check-generated check-chart e2e ## everything, as the CI does; its own cluster, gone afterwards
 	@echo 'make test: all is well'
 
 check: check-fmt check-clippy check-generated check-chart ## what needs no cluster and no tests: format, lints, drift, chart
 
 unit: need-rust ## unit and documentation tests
-	cargo test --locked --lib --bins --test agent --test cases --test life
+	cargo test --locked --lib --bins --test agent --test cases --test life --test chaos-checker
 	cargo test --locked --doc
+
+fuzz: need-rust ## feed what users can write to the parsers, as nonsense, for 10 s each (fuzz/run 600 for longer)
+	@fuzz/run
 
 e2e: tools build ## the end-to-end suite on a cluster of its own
 	cargo test --locked --test e2e --no-run
@@ -63,6 +67,14 @@ bench-held: up build ## what held changes cost the API server's other users, mea
 	@tests/cluster/install-sluice
 	cargo build --locked -q --example held
 	@$(with) $(CARGO_TARGET_DIR)/$(shell rustc -vV | sed -n 's/^host: //p')/debug/examples/held
+
+chaos: tools build ## ten minutes of load while replicas, pods and the API server are killed; then the history is checked
+	cargo test --locked --test chaos --no-run
+	@timeout 600 tests/cluster/e2e cargo test --locked --offline -q --test chaos -- run
+
+upgrade-loop: tools build ## ten small changes a second while Sluice is upgraded over and over (MINUTES=10)
+	cargo test --locked --test chaos --no-run
+	@MINUTES='$(MINUTES)' tests/cluster/e2e cargo test --locked --offline -q --test chaos -- upgrade-loop
 
 image: need-rust ## the release image as target/sluice.tar, without Docker (IMAGE=repository:tag names it)
 	cargo build --locked --release

@@ -1,11 +1,13 @@
 //! Reconciles the record of a sandbox that is gone: its last phases run, then the record goes too.
 
 use super::{Context, ControllerError, RETRY_AFTER, RecordStore, forks, post, sandbox_resource, sandboxes_in};
-use crate::api::{PhaseRun, SandboxRecord};
+use crate::api::{Phase, PhaseRun, SandboxRecord, SandboxRecordSpec, labels};
+use crate::engine::index::RunEntry;
 use crate::engine::outputs;
 use crate::plan::message::with_causes;
+use crate::webhook::hold::new_routing_key;
 use futures::StreamExt;
-use kube::api::{DeleteParams, DynamicObject};
+use kube::api::{DeleteParams, DynamicObject, PostParams};
 use kube::runtime::controller::{Action, Config, Controller};
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher;
@@ -83,6 +85,8 @@ async fn reconcile(record: Arc<SandboxRecord>, context: Arc<Context>) -> Result<
     if record.spec.owed.as_ref().is_some_and(|owed| !owed.deletion) {
         record.spec.owed = None;
         post::save(&context, &mut record).await?;
+        // From now on none of them is begun; one that was being begun this moment is waited for.
+        return Ok(Action::requeue(LOOK_FOR_PODS));
     }
     let (progress, after) = post::advance(&context, &mut record, true, true).await?;
     if progress != super::status::Progress::Complete {
@@ -93,6 +97,45 @@ async fn reconcile(record: Arc<SandboxRecord>, context: Arc<Context>) -> Result<
         Ok(_) => Ok(Action::await_change()),
         Err(error) if crate::engine::is_status(&error, 404) => Ok(Action::await_change()),
         Err(error) => Err(ControllerError::api("delete the record of a gone sandbox")(error)),
+    }
+}
+
+/// Writes a record for a sandbox that is being deleted and has none: it came and went while no leader was at work. What
+/// is known of it is the run before its deletion.
+pub(super) async fn remember(context: &Context, deletion: &RunEntry) -> Result<(), ControllerError> {
+    let Some(uid) = deletion.target.uid.clone() else { return Ok(()) };
+    let is_last = |run: &RunEntry| {
+        run.phase == Some(Phase::PostDelete) && run.compensates.is_none() && run.target.uid.as_ref() == Some(&uid)
+    };
+    if !context.engine.index.filter(is_last).is_empty() {
+        return Ok(());
+    }
+    let records: Api<SandboxRecord> = Api::all(context.client.clone());
+    let found = records.get_opt(&uid).await.map_err(ControllerError::api("read a sandbox's record"))?;
+    if found.is_some() {
+        return Ok(());
+    }
+    let named = sandboxes_in(&context.client, &deletion.target.namespace).get_metadata_opt(&deletion.target.name).await;
+    if named.map_err(ControllerError::api("read a sandbox"))?.is_some_and(|other| other.uid().as_ref() != Some(&uid)) {
+        // What the gone one had is another's by now, and must not be taken away.
+        return Ok(());
+    }
+    let Some(run) = context.engine.read(&deletion.name).await? else { return Ok(()) };
+    let spec = SandboxRecordSpec {
+        target: run.spec.target.clone(),
+        routing_key: run.spec.routing_key.unwrap_or_else(new_routing_key),
+        created: run.spec.object.clone(),
+        stored: run.spec.object,
+        updated_at: None,
+        settled: None,
+        owed: None,
+    };
+    let mut record = SandboxRecord::new(&uid, spec);
+    record.metadata.labels = Some(labels::of_target(&run.spec.target));
+    match records.create(&PostParams::default(), &record).await {
+        Ok(_) => Ok(()),
+        Err(error) if crate::engine::is_status(&error, 409) => Ok(()),
+        Err(error) => Err(ControllerError::api("write a sandbox's record")(error)),
     }
 }
 

@@ -1,6 +1,7 @@
 //! What becomes of runs: commit or abandonment of finished pre-phases, orphans, history, and events about all of it.
 
-use super::{Context, ControllerError, RecordStore, SandboxStore, history, sandbox_resource};
+use super::records::remember;
+use super::{Context, ControllerError, RecordStore, SandboxStore, history, sandbox_resource, sandboxes_in};
 use crate::api::{Admitted, Phase, PhaseRun, RunState, TargetRef, labels};
 use crate::engine::index::RunEntry;
 use crate::engine::life::{self, Admission, Event, Fate, Stored};
@@ -8,7 +9,7 @@ use crate::plan::message::with_causes;
 use crate::plan::{key, message, timing};
 use futures::{StreamExt, stream};
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{DeleteParams, Patch, PatchParams};
+use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams};
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 use serde_json::json;
@@ -93,7 +94,9 @@ async fn look(
     }
     let stored = stored(context, sandboxes, &run.target);
     let is_known = |a: &&Admitted| {
-        stored.as_ref().is_some_and(|s| s.uid == a.uid) || records.get(&ObjectRef::new(&a.uid)).is_some()
+        stored.as_ref().is_some_and(|s| s.uid == a.uid)
+            || records.get(&ObjectRef::new(&a.uid)).is_some()
+            || has_later_runs(context, &a.uid)
     };
     let known = run.admissions().find(is_known);
     let fate = match run.phase {
@@ -103,22 +106,50 @@ async fn look(
     };
     match fate {
         Fate::Undecided(_) => Ok(()),
-        Fate::Committed => commit(context, run, known.or(run.admitted.as_ref())).await,
+        Fate::Committed => {
+            if run.removes_target {
+                remember(context, run).await?;
+            }
+            commit(context, run, known.or(run.admitted.as_ref())).await
+        }
+        Fate::Abandoned if is_stored_after_all(context, run).await? => Ok(()),
         Fate::Abandoned => Ok(context.engine.abandon(run).await?),
     }
 }
 
+/// Whether a phase was run for an object of this UID after its creation: then it was stored, whoever saw it.
+fn has_later_runs(context: &Context, uid: &str) -> bool {
+    let later = |run: &RunEntry| {
+        run.compensates.is_none() && run.phase != Some(Phase::PreCreate) && run.target.uid.as_deref() == Some(uid)
+    };
+    !context.engine.index.filter(later).is_empty()
+}
+
+/// Asks the API server and no cache, before what was done for a change is undone: a watch that broke may be far behind
+/// when the grace is over. It will show what is stored in time, and only then is the run marked.
+async fn is_stored_after_all(context: &Context, run: &RunEntry) -> Result<bool, ControllerError> {
+    let found = sandboxes_in(&context.client, &run.target.namespace)
+        .get_opt(&run.target.name)
+        .await
+        .map_err(ControllerError::api("read a sandbox"))?;
+    let stored = found.as_ref().map(|found| as_stored(context, found));
+    Ok(life::fate(run, stored.as_ref(), Timestamp::now(), context.settings.commit_grace) != Fate::Abandoned)
+}
+
 fn stored(context: &Context, sandboxes: &SandboxStore, target: &TargetRef) -> Option<Stored> {
     let reference = ObjectRef::new_with(&target.name, sandbox_resource()).within(&target.namespace);
-    let found = sandboxes.get(&reference)?;
+    Some(as_stored(context, &*sandboxes.get(&reference)?))
+}
+
+fn as_stored(context: &Context, found: &DynamicObject) -> Stored {
     let uid = found.uid().unwrap_or_default();
-    Some(Stored {
+    Stored {
         before: context.sightings.of(&uid),
         uid,
         generation: found.metadata.generation.unwrap_or_default(),
         spec_hash: key::hash(&found.data["spec"]),
         deleting: found.metadata.deletion_timestamp.is_some(),
-    })
+    }
 }
 
 async fn commit(context: &Arc<Context>, run: &Arc<RunEntry>, stored: Option<&Admitted>) -> Result<(), ControllerError> {

@@ -3,7 +3,9 @@
 use super::forks::{self, Forks};
 use super::status::{self, Progress};
 use super::{Context, ControllerError, RETRY_AFTER, SandboxStore, post, sandbox_resource, sandboxes_in};
-use crate::api::{PhaseRun, SandboxRecord, SandboxRecordSpec, SandboxStatus, TargetRef, Ttl, TtlOffset, labels};
+use crate::api::{
+    Phase, PhaseRun, PhaseRunSpec, SandboxRecord, SandboxRecordSpec, SandboxStatus, TargetRef, Ttl, TtlOffset, labels,
+};
 use crate::certs::webhook_spec;
 use crate::plan::message::with_causes;
 use crate::plan::runs;
@@ -132,13 +134,23 @@ async fn record(context: &Context, object: &Value, target: &TargetRef) -> Result
         runs = context.engine.index.of_target(target);
     }
     let adopted = runs.is_empty() && was_stored_unseen(context, object).await?;
+    let created = if snapshot["metadata"]["generation"].as_i64() == Some(1) {
+        snapshot.clone()
+    } else {
+        // The record comes late: the object has been updated already, and its creation is owed a post-create all the same.
+        let mut before = Vec::new();
+        for run in runs.iter().filter(|run| run.admissions().any(|a| Some(&a.uid) == target.uid.as_ref())) {
+            before.extend(context.engine.read(&run.name).await?.map(|run| run.spec));
+        }
+        as_created(&snapshot, &before)
+    };
     let known_key = object["status"]["routingKey"].as_str().map(str::to_owned);
     let spec = SandboxRecordSpec {
         target: target.clone(),
         routing_key: known_key
             .or_else(|| runs.iter().rev().find_map(|run| run.routing_key.clone()))
             .unwrap_or_else(new_routing_key),
-        created: snapshot.clone(),
+        created,
         stored: snapshot.clone(),
         updated_at: None,
         settled: adopted.then_some(snapshot),
@@ -158,6 +170,21 @@ async fn record(context: &Context, object: &Value, target: &TargetRef) -> Result
         context.recorder.warning(target, "Adopted", "Adopt", note).await;
     }
     Ok(record)
+}
+
+/// An object as it was first stored, as far as the runs before its changes tell; they come oldest first.
+fn as_created(snapshot: &Value, runs: &[PhaseRunSpec]) -> Value {
+    let earliest = runs.iter().filter(|run| run.compensates.is_none()).find_map(|run| match run.phase {
+        Phase::PreCreate => Some(&run.object),
+        Phase::PreUpdate | Phase::PreDelete => run.old_object.as_ref(),
+        _ => None,
+    });
+    let Some(mut created) = earliest.cloned() else { return snapshot.clone() };
+    for field in ["uid", "creationTimestamp"] {
+        // A run before a create knows neither.
+        created["metadata"][field] = snapshot["metadata"][field].clone();
+    }
+    created
 }
 
 /// Whether an object was stored before our webhooks were in force, by the API server's clock and our own note.
@@ -278,6 +305,33 @@ mod tests {
         let live = json!({"metadata": {"annotations": {labels::REGISTERED_AT: registered}}, "webhooks": webhooks});
         let object = json!({"metadata": {"creationTimestamp": "2026-01-01T00:00:01Z"}});
         assert_eq!(is_unseen(&live, &object), unseen);
+    }
+
+    #[test]
+    fn a_record_that_comes_late_still_has_the_object_as_it_was_created() {
+        let object = |generation: i64, description: &str| json!({"metadata": {"name": "x", "uid": "u", "generation": generation}, "spec": {"description": description}});
+        let run = |phase: Phase, object: Value, old_object: Option<Value>| PhaseRunSpec {
+            phase,
+            target: TargetRef::default(),
+            key: "k".into(),
+            attempt: 1,
+            requested_by: None,
+            routing_key: None,
+            compensates: None,
+            timeout_seconds: 9,
+            resources: Vec::new(),
+            object,
+            old_object,
+        };
+        let mut created = object(1, "first");
+        created["metadata"]["uid"] = json!(null);
+        let snapshot = object(3, "third");
+        let create = run(Phase::PreCreate, created, None);
+        let update = run(Phase::PreUpdate, object(2, "second"), Some(object(1, "first")));
+        assert_eq!(as_created(&snapshot, &[create, update.clone()])["spec"]["description"], "first");
+        let known = as_created(&snapshot, &[update]);
+        assert_eq!((&known["spec"]["description"], &known["metadata"]["uid"]), (&json!("first"), &json!("u")));
+        assert_eq!(as_created(&snapshot, &[]), snapshot);
     }
 
     #[rstest]

@@ -124,6 +124,13 @@ impl Applier<'_> {
             (KindScope::Namespaced, given) if given.is_empty() => Some(self.target.namespace.clone()),
             (KindScope::Namespaced, given) => Some(given),
         };
+        for (field, value) in [("name", Some(&name)), ("namespace", namespace.as_ref())] {
+            if let Some(value) = value.filter(|value| !is_path_segment(value)) {
+                return Err(StepError::Failed(format!(
+                    "apply.manifests[{index}].metadata.{field}: {value:?} cannot name an object: use letters, digits, -, _, . and :"
+                )));
+            }
+        }
         object["metadata"]["namespace"] = json!(namespace);
         let marks = [
             (labels::APPLIED_BY, self.mark()),
@@ -246,5 +253,34 @@ impl Applier<'_> {
     ) -> Result<Value, StepError> {
         let request = request.map_err(|e| StepError::api(what())(kube::Error::BuildRequest(e)))?;
         self.account.send(self.client, request).await.map_err(StepError::api(what()))
+    }
+}
+
+/// Whether a name can be one segment of a path as it is. Expressions make names of what users write: with `/` or `?` in
+/// it a name would lead to another object, and one that no request can be made of could never be deleted either.
+fn is_path_segment(name: &str) -> bool {
+    let safe = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b':');
+    !matches!(name, "" | "." | "..") && name.bytes().all(safe)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case("web-1.example", true)]
+    #[case("system:reader", true)]
+    #[case("Upper_case", true)]
+    #[case("", false)]
+    #[case("..", false)]
+    #[case("a b", false)]
+    #[case("../../secrets/s", false)]
+    #[case("web?dryRun=All", false)]
+    #[case("web#", false)]
+    #[case("web%2fscale", false)]
+    #[case("größe", false)]
+    fn a_name_leads_to_no_other_object(#[case] name: &str, #[case] right: bool) {
+        assert_eq!(is_path_segment(name), right);
     }
 }

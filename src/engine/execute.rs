@@ -74,7 +74,8 @@ impl Execution {
             .enumerate()
             .filter(|(_, resource)| resource.steps.iter().any(|step| step.script.is_some()))
             .map(|(index, _)| {
-                (index, Arc::new(StepPod::new(engine.client.clone(), engine.pods.clone(), &shared, index)))
+                let pod = StepPod::new(engine.client.clone(), engine.pods.clone(), &shared, index, own.clone());
+                (index, Arc::new(pod))
             })
             .collect();
         let worn_out = effects.contains(&Effect::GiveUp);
@@ -85,7 +86,7 @@ impl Execution {
             execution.save().await?;
         }
         let engine = &execution.engine;
-        let earlier = engine.earlier_runs(&execution.run);
+        let earlier = outputs::seen_by(&RunEntry::from(&execution.run), engine.earlier_runs(&execution.run));
         let loaded = outputs::load(&engine.client, &engine.settings.namespace, &earlier).await?;
         *execution.outputs.lock().unwrap_or_else(PoisonError::into_inner) = loaded;
         Ok(execution)

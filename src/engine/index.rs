@@ -16,6 +16,8 @@ use tokio::sync::watch;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RunEntry {
     pub name: String,
+    /// The UID of the run itself.
+    pub id: String,
     pub resource_version: String,
     pub phase: Option<Phase>,
     pub key: String,
@@ -107,6 +109,7 @@ impl From<&PhaseRun> for RunEntry {
             });
         Self {
             name: run.name_any(),
+            id: run.metadata.uid.clone().unwrap_or_default(),
             resource_version: run.resource_version().unwrap_or_default(),
             phase: Some(run.spec.phase),
             key: run.spec.key.clone(),
@@ -154,9 +157,15 @@ struct Entries {
     by_target: HashMap<(String, String), BTreeSet<String>>,
     /// Those that the watch has shown: every run that was written before one of them is known too.
     watched: HashSet<String>,
+    /// The UIDs of runs that were deleted last: several watches and reads tell of a run, and one that is late must not
+    /// bring it back.
+    gone: VecDeque<String>,
     /// How long work of a kind took when it was done last.
     took: HashMap<u64, VecDeque<Duration>>,
 }
+
+/// How many deleted runs are remembered: more than are deleted while news is on its way.
+const GONE_KEPT: usize = 256;
 
 /// How many times are remembered for work of a kind, and for how many kinds.
 const TIMES_KEPT: usize = 5;
@@ -180,6 +189,9 @@ impl RunIndex {
         let entry = Arc::new(RunEntry::from(run));
         {
             let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
+            if entries.gone.contains(&entry.id) {
+                return entry;
+            }
             if let Some(known) = entries.by_name.get(&entry.name)
                 && known.version() > entry.version()
             {
@@ -244,9 +256,17 @@ impl RunIndex {
 
     /// Forgets a run that was deleted.
     pub fn forget(&self, name: &str) {
-        {
+        if let Some(entry) = self.take_out(name).filter(|entry| !entry.id.is_empty()) {
             let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
-            let Some(entry) = entries.by_name.remove(name) else { return };
+            entries.gone.push_front(entry.id.clone());
+            entries.gone.truncate(GONE_KEPT);
+        }
+    }
+
+    fn take_out(&self, name: &str) -> Option<Arc<RunEntry>> {
+        let entry = {
+            let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
+            let entry = entries.by_name.remove(name)?;
             entries.watched.remove(name);
             if let Some(attempts) = entries.by_key.get_mut(&entry.key) {
                 attempts.remove(&entry.attempt);
@@ -261,8 +281,10 @@ impl RunIndex {
                     entries.by_target.remove(&target);
                 }
             }
-        }
+            entry
+        };
         self.changed.send_modify(|n| *n += 1);
+        Some(entry)
     }
 
     /// Forgets every run that a fresh list no longer has.
@@ -271,7 +293,8 @@ impl RunIndex {
             let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
             entries.by_name.keys().filter(|name| !listed.contains(*name)).cloned().collect()
         };
-        gone.iter().for_each(|name| self.forget(name));
+        // One of them may have been written after the list, and come by the watch.
+        gone.iter().for_each(|name| drop(self.take_out(name)));
     }
 
     pub fn get(&self, name: &str) -> Option<Arc<RunEntry>> {
@@ -353,48 +376,5 @@ impl Entries {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::api::{PhaseRunSpec, PhaseRunStatus};
-    use serde_json::json;
-
-    fn run(name: &str, attempt: u32, version: &str, state: RunState) -> PhaseRun {
-        let spec = PhaseRunSpec {
-            phase: Phase::PreCreate,
-            target: TargetRef { namespace: "shop".into(), name: "x".into(), ..TargetRef::default() },
-            key: "k".into(),
-            attempt,
-            requested_by: None,
-            routing_key: None,
-            compensates: None,
-            timeout_seconds: 1,
-            resources: vec![],
-            object: json!({}),
-            old_object: None,
-        };
-        let mut run = PhaseRun::new(name, spec);
-        run.metadata.resource_version = Some(version.into());
-        run.status = Some(PhaseRunStatus { state, ..PhaseRunStatus::default() });
-        run
-    }
-
-    #[test]
-    fn news_that_come_late_do_not_undo_what_is_known() {
-        let index = RunIndex::default();
-        index.observe(&run("r-1", 1, "10", RunState::Succeeded));
-        index.observe(&run("r-1", 1, "9", RunState::Running));
-        assert_eq!(index.get("r-1").unwrap().state, RunState::Succeeded);
-    }
-
-    #[test]
-    fn the_latest_attempt_of_a_key_is_found_until_it_is_forgotten() {
-        let index = RunIndex::default();
-        index.observe(&run("r-2", 2, "2", RunState::Running));
-        index.observe(&run("r-1", 1, "1", RunState::Failed));
-        assert_eq!(index.latest("k").unwrap().name, "r-2");
-        index.forget("r-2");
-        assert_eq!(index.latest("k").unwrap().name, "r-1");
-        index.retain(&BTreeSet::new());
-        assert!(index.is_empty() && index.latest("k").is_none());
-    }
-}
+#[path = "index_tests.rs"]
+mod tests;

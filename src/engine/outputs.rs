@@ -121,9 +121,29 @@ pub async fn load(client: &Client, namespace: &str, runs: &[Arc<RunEntry>]) -> R
     Ok(outputs)
 }
 
+/// The runs whose outputs `own` sees, of those that it builds on: what began after it is none of its business, and its
+/// own outputs win. Both matter where an execution that was interrupted goes on.
+pub fn seen_by(own: &RunEntry, runs: Vec<Arc<RunEntry>>) -> Vec<Arc<RunEntry>> {
+    let mut seen: Vec<_> =
+        runs.into_iter().filter(|run| run.name == own.name || run.created_at <= own.created_at).collect();
+    seen.sort_by_key(|run| run.name == own.name);
+    seen
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_run_that_goes_on_sees_its_own_outputs_and_none_of_a_later_run() {
+        let run = |name: &str, second: i64| {
+            let created_at = k8s_openapi::jiff::Timestamp::from_second(second).ok();
+            Arc::new(RunEntry { name: name.into(), created_at, ..RunEntry::default() })
+        };
+        let seen = seen_by(&run("own", 2), vec![run("own", 2), run("before", 1), run("beside", 2), run("later", 3)]);
+        let names: Vec<_> = seen.iter().map(|run| run.name.as_str()).collect();
+        assert_eq!(names, ["before", "beside", "own"]);
+    }
 
     #[test]
     fn a_step_sees_its_own_resource_alone_and_logs_show_nothing() {

@@ -32,6 +32,8 @@ pub struct PodSettings {
 /// The pod of one resource of a run; made when its first script begins.
 pub struct StepPod {
     pods: Api<Pod>,
+    runs: Api<PhaseRun>,
+    own: String,
     namespace: String,
     settings: Arc<PodSettings>,
     run: Arc<PhaseRun>,
@@ -65,11 +67,14 @@ struct Connection {
 }
 
 impl StepPod {
-    pub fn new(client: Client, settings: Arc<PodSettings>, run: &Arc<PhaseRun>, index: usize) -> Self {
+    /// `own` is the process that executes the run.
+    pub fn new(client: Client, settings: Arc<PodSettings>, run: &Arc<PhaseRun>, index: usize, own: String) -> Self {
         let resource = run.spec.resources[index].clone();
         let namespace = resource.runner.namespace.clone().unwrap_or_else(|| settings.own_namespace.clone());
         Self {
-            pods: Api::namespaced(client, &namespace),
+            pods: Api::namespaced(client.clone(), &namespace),
+            runs: Api::all(client),
+            own,
             namespace,
             settings,
             run: run.clone(),
@@ -129,6 +134,11 @@ impl StepPod {
         }
         loop {
             let name = format!("{}{}", self.prefix(), connected.lost);
+            if !self.is_ours().await? {
+                // Whoever went on with the run took its pods away when it ended: one more would run the step once more,
+                // and stay.
+                return Err(StepError::Failed("the run is gone on with by another replica".to_owned()));
+            }
             let existed = self.create(&name).await?;
             let reason = match self.await_running(&name).await {
                 Ok(()) => None,
@@ -173,6 +183,17 @@ impl StepPod {
                 }
             }
         }
+    }
+
+    /// Whether this process still is the one that executes the run. One that stood still, or is told to stop, may not
+    /// know yet that it is not.
+    async fn is_ours(&self) -> Result<bool, StepError> {
+        let run = self.runs.get_opt(&self.run.name_any()).await;
+        let run = run.map_err(StepError::api("the step's run could not be read"))?;
+        Ok(run.is_some_and(|run| {
+            let status = run.status.unwrap_or_default();
+            status.state.is_open() && status.executor.is_none_or(|executor| executor == self.own)
+        }))
     }
 
     fn prefix(&self) -> String {
