@@ -124,6 +124,9 @@ pub struct RunResource {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::any_objects")]
     pub abandoned: Vec<Step>,
+    /// Whether the target has a resource of this name by another plugin: only what this one applied is deleted.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub shares_name: bool,
     /// The phase that the steps undo, where they are those of `abandoned`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub undoes: Option<Phase>,

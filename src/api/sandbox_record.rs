@@ -1,4 +1,4 @@
-use super::{PhaseRunSpec, TargetRef, schema};
+use super::{PhaseRunSpec, SandboxResource, TargetRef, schema};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
@@ -40,6 +40,10 @@ pub struct SandboxRecordSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::optional_object")]
     pub settled: Option<Value>,
+    /// Resources that joined or left between two settled states, and whose post-delete is still to run.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "schema::any_objects")]
+    pub left: Vec<SandboxResource>,
     /// The post-phases that are being run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owed: Option<OwedPhases>,

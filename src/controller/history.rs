@@ -1,6 +1,6 @@
 //! Which ended runs are kept, as a pure rule.
 
-use crate::api::RunState;
+use crate::api::{Phase, RunState};
 use crate::engine::index::RunEntry;
 use crate::engine::life::since;
 use k8s_openapi::jiff::Timestamp;
@@ -27,24 +27,35 @@ pub fn superfluous(
         runs.sort_by_key(|run| std::cmp::Reverse((run.started_at.or(run.created_at), run.attempt)));
         let mut kept = 0;
         let mut provided = BTreeSet::new();
+        let mut ended = Vec::new();
         for run in runs.iter() {
-            let awaits_commit = run.phase.is_some_and(|p| p.is_pre()) && run.state == RunState::Succeeded;
+            let pre = run.phase.is_some_and(Phase::is_pre) && run.compensates.is_none();
+            let awaits_commit = pre && run.state == RunState::Succeeded;
             if run.state.is_open() || awaits_commit {
                 continue;
             }
+            // Outputs of what failed or was given up are nobody's; its objects are still to be deleted.
+            let provides = run.state == RunState::Committed || run.state == RunState::Succeeded;
             let alive = run.uid().is_some_and(|uid| living.contains(uid));
             let outputs = run.outputs.iter().map(|(r, s, o)| format!("{r}/{s}/{o}"));
             let objects = run.applied.iter().map(|(r, s, o)| format!("{r}/{s}/{o}"));
             // Collected whole, so that each of them counts as provided.
-            let new: Vec<bool> = outputs.chain(objects).map(|what| provided.insert(what)).collect();
+            let what = outputs.filter(|_| provides).chain(objects);
+            let new: Vec<bool> = what.map(|what| provided.insert(what)).collect();
             if alive && new.contains(&true) {
                 continue;
             }
             kept += 1;
             if kept > limit || since(run.finished_at, now) > age {
-                superfluous.push(run.name.clone());
+                ended.push(run.name.as_str());
             }
         }
+        // An undo stays as long as what it undid, which would be undone again else; and the oldest go first, so that
+        // none is left behind where this ends in between.
+        let is_kept = |name: &str| !ended.contains(&name) && runs.iter().any(|run| run.name == name);
+        let undoes_kept =
+            |name: &&str| runs.iter().any(|run| run.name == **name && run.compensates.as_deref().is_some_and(is_kept));
+        superfluous.extend(ended.iter().rev().filter(|name| !undoes_kept(name)).map(|name| (*name).to_owned()));
     }
     superfluous
 }
@@ -52,7 +63,7 @@ pub fn superfluous(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::{Phase, TargetRef};
+    use crate::api::TargetRef;
 
     fn run(name: &str, second: i64, state: RunState, output: Option<&str>) -> Arc<RunEntry> {
         let at = Timestamp::from_second(second).unwrap();
@@ -82,7 +93,7 @@ mod tests {
             run("d", 4, RunState::Running, None),
         ];
         assert_eq!(pruned(&runs, &["u"], 1, 5), ["a"]);
-        assert_eq!(pruned(&runs, &["u"], 9, 500), ["b", "a"]);
+        assert_eq!(pruned(&runs, &["u"], 9, 500), ["a", "b"]);
     }
 
     #[test]
@@ -93,6 +104,20 @@ mod tests {
             run("c", 3, RunState::Committed, Some("host")),
         ];
         assert_eq!(pruned(&runs, &["u"], 0, 500), ["a"]);
-        assert_eq!(pruned(&runs, &[], 0, 500), ["c", "b", "a"]);
+        assert_eq!(pruned(&runs, &[], 0, 500), ["a", "b", "c"]);
+    }
+
+    #[test]
+    fn outputs_of_a_failed_run_take_no_other_s_place() {
+        let runs = [run("a", 1, RunState::Committed, Some("host")), run("b", 2, RunState::Failed, Some("host"))];
+        assert_eq!(pruned(&runs, &["u"], 0, 500), ["b"]);
+    }
+
+    #[test]
+    fn an_undo_stays_as_long_as_what_it_undid() {
+        let undo = RunEntry { compensates: Some("a".into()), ..(*run("b", 2, RunState::Succeeded, None)).clone() };
+        let of = |age| pruned(&[run("a", age, RunState::Failed, None), Arc::new(undo.clone())], &["u"], 1, 3);
+        assert_eq!(of(3), Vec::<String>::new());
+        assert_eq!(of(1), ["a"]);
     }
 }

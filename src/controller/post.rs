@@ -2,13 +2,15 @@
 
 use super::status::Progress;
 use super::{Context, ControllerError};
-use crate::api::{OwedPhases, PhaseRunSpec, RunState, SandboxRecord, SandboxRecordSpec};
+use crate::api::{OwedPhases, Phase, PhaseRunSpec, RunState, SandboxRecord, SandboxRecordSpec, SandboxResource};
 use crate::engine::Engine;
 use crate::engine::life;
-use crate::plan::runs::{self, Change, Side};
+use crate::plan::plugins::Plugins;
+use crate::plan::runs::{self, Change, PlanError, PlannedRun, Side};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::PostParams;
 use kube::{Api, ResourceExt};
+use serde_json::{Value, json};
 use std::time::Duration;
 
 /// How often a failed post-phase is tried in all.
@@ -48,12 +50,13 @@ pub async fn advance(
             continue;
         }
         let Some(change) = next_change(&record.spec, deleted) else { return Ok((last_failure(context, record), None)) };
+        let before = change.before(&record.spec);
         if !ready && !deleted {
             return Ok((Progress::Settling, None));
         }
         let planned = {
             let plugins = context.plugins.read().unwrap_or_else(std::sync::PoisonError::into_inner);
-            runs::plan(change.as_change(), Side::Post, &plugins)
+            plan(&change, &before, &plugins)
         };
         let planned = match planned {
             Ok(planned) => planned,
@@ -67,6 +70,9 @@ pub async fn advance(
                 Engine::spec(planned, attempt, None, record.spec.routing_key.clone())
             })
             .collect();
+        if change.takes_leave() {
+            record.spec.left.clear();
+        }
         if owed.is_empty() {
             record.spec.settled = Some(object);
             save(context, record).await?;
@@ -82,21 +88,89 @@ pub async fn advance(
 
 /// The next change whose post-phases are to be run.
 enum NextChange<'a> {
-    Create(&'a serde_json::Value),
-    Update(&'a serde_json::Value, &'a serde_json::Value),
-    Delete(&'a serde_json::Value),
+    Create(&'a Value),
+    Update(&'a Value, &'a Value),
+    Delete(&'a Value),
+}
+
+/// The runs of a change, those first that take leave of what it finds no more.
+fn plan(change: &NextChange<'_>, before: &Value, plugins: &Plugins) -> Result<Vec<PlannedRun>, PlanError> {
+    match change {
+        NextChange::Create(new) => runs::plan(Change::Create { new }, Side::Post, plugins),
+        NextChange::Update(_, new) => runs::plan(Change::Update { old: before, new }, Side::Post, plugins),
+        NextChange::Delete(old) => {
+            let mut planned = Vec::new();
+            if before["spec"] != old["spec"] {
+                planned = runs::plan(Change::Update { old: before, new: old }, Side::Post, plugins)?;
+                planned.retain(|run| run.phase == Phase::PostDelete);
+            }
+            planned.extend(runs::plan(Change::Delete { old }, Side::Post, plugins)?);
+            Ok(planned)
+        }
+    }
+}
+
+/// The resources that a stored spec has no more and that the settled one never had: only their pre-create has run.
+pub fn leaves(record: &SandboxRecordSpec, stored: &Value) -> Vec<SandboxResource> {
+    let of = |object: &Value| runs::declared(object).unwrap_or_default();
+    let is_among = |list: &[SandboxResource], resource: &SandboxResource| {
+        list.iter().any(|other| other.name == resource.name && other.plugin == resource.plugin)
+    };
+    let known = of(record.settled.as_ref().unwrap_or(&record.created));
+    let mut leaving = of(&record.stored);
+    let now = of(stored);
+    leaving.retain(|r| !is_among(&now, r) && !is_among(&known, r) && !is_among(&record.left, r));
+    leaving
+}
+
+/// Owes no more what a deletion makes needless: of a change that has not settled only the leave of resources is taken,
+/// by the deletion's own runs, and where it `has_run` not again.
+pub fn drop_owed(record: &mut SandboxRecordSpec, has_run: impl Fn(&PhaseRunSpec) -> bool) {
+    let Some(owed) = record.owed.take() else { return };
+    for run in owed.runs.iter().filter(|run| run.phase == Phase::PostDelete) {
+        let old = run.old_object.as_ref().unwrap_or(&run.object);
+        let named = |r: &SandboxResource| run.resources.iter().any(|leaving| leaving.name == r.name);
+        let leaving = runs::declared(old).unwrap_or_default().into_iter().filter(named);
+        let mut settled = record.settled.as_ref().and_then(|s| runs::declared(s).ok()).unwrap_or_default();
+        for resource in leaving {
+            if has_run(run) {
+                settled.retain(|other| other != &resource);
+            } else if !settled.contains(&resource) {
+                record.left.push(resource);
+            }
+        }
+        if let Some(object) = &mut record.settled {
+            object["spec"]["resources"] = json!(settled);
+        }
+    }
 }
 
 impl NextChange<'_> {
-    fn as_change(&self) -> Change<'_> {
-        match self {
-            Self::Create(new) => Change::Create { new },
-            Self::Update(old, new) => Change::Update { old, new },
-            Self::Delete(old) => Change::Delete { old },
+    /// What was there before: the settled object with what joined and left since.
+    fn before(&self, record: &SandboxRecordSpec) -> Value {
+        let mut before = match self {
+            Self::Create(object) | Self::Update(object, _) => (*object).clone(),
+            Self::Delete(object) => record.settled.as_ref().unwrap_or(object).clone(),
+        };
+        let mut resources = runs::declared(&before).unwrap_or_default();
+        let stored = runs::declared(&record.stored).unwrap_or_default();
+        for left in record.left.iter().filter(|left| !stored.contains(left)) {
+            // Of two plugins under one name only the last can be told apart by it.
+            resources.retain(|known| known.name != left.name);
+            resources.push(left.clone());
         }
+        if !record.left.is_empty() {
+            before["spec"]["resources"] = json!(resources);
+        }
+        before
     }
 
-    fn object(&self) -> &serde_json::Value {
+    /// Whether what has left is taken leave of by its runs.
+    fn takes_leave(&self) -> bool {
+        !matches!(self, Self::Create(_))
+    }
+
+    fn object(&self) -> &Value {
         match self {
             Self::Create(object) | Self::Update(_, object) | Self::Delete(object) => object,
         }
@@ -114,7 +188,9 @@ fn next_change(record: &SandboxRecordSpec, deleted: bool) -> Option<NextChange<'
         // A deletion before the creation settled owes no post-create.
         _ if deleted => Some(NextChange::Delete(&record.stored)),
         None => Some(NextChange::Create(&record.created)),
-        Some(settled) if settled["spec"] != record.stored["spec"] => Some(NextChange::Update(settled, &record.stored)),
+        Some(settled) if settled["spec"] != record.stored["spec"] || !record.left.is_empty() => {
+            Some(NextChange::Update(settled, &record.stored))
+        }
         Some(_) => None,
     }
 }
@@ -149,7 +225,7 @@ async fn run_owed(context: &Context, owed: &OwedPhases) -> Result<Owed, Controll
 
 fn failed(entry: &crate::engine::index::RunEntry) -> Progress {
     Progress::Failed {
-        phase: entry.phase.unwrap_or(crate::api::Phase::PostUpdate),
+        phase: entry.phase.unwrap_or(Phase::PostUpdate),
         run: entry.name.clone(),
         message: entry.message.clone().unwrap_or_default(),
     }
@@ -173,4 +249,62 @@ pub async fn save(context: &Context, record: &mut SandboxRecord) -> Result<(), C
         .await
         .map_err(ControllerError::api("write a sandbox's record"))?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn object(resources: &[(&str, &str)]) -> Value {
+        let resources: Vec<_> =
+            resources.iter().map(|(name, plugin)| json!({"name": name, "plugin": plugin})).collect();
+        json!({"metadata": {"name": "x", "namespace": "shop", "uid": "u"}, "spec": {"resources": resources}})
+    }
+
+    fn record(settled: Option<Value>, stored: Value) -> SandboxRecordSpec {
+        SandboxRecordSpec {
+            target: runs::target(&stored),
+            routing_key: "r".into(),
+            created: object(&[]),
+            stored,
+            updated_at: None,
+            settled,
+            left: Vec::new(),
+            owed: None,
+        }
+    }
+
+    fn plugins() -> Plugins {
+        let step = crate::api::Step { name: "s".into(), script: Some("#!/bin/sh\n".into()), ..Default::default() };
+        let all = Some(vec![step]);
+        let spec = crate::api::ResourcePluginSpec { post_create: all.clone(), post_delete: all, ..Default::default() };
+        Plugins::new([("p".to_owned(), spec)])
+    }
+
+    fn runs_of(record: &SandboxRecordSpec, deleted: bool) -> Vec<String> {
+        let change = next_change(record, deleted).unwrap();
+        let planned = plan(&change, &change.before(record), &plugins()).unwrap();
+        let names = |run: &PlannedRun| run.resources.iter().map(|r| r.name.clone()).collect::<Vec<_>>().join("+");
+        planned.iter().map(|run| format!("{} {}", run.phase, names(run))).collect()
+    }
+
+    #[test]
+    fn a_resource_that_left_is_taken_leave_of_though_the_sandbox_is_deleted_before_that_settled() {
+        let record = record(Some(object(&[("db", "p"), ("web", "p")])), object(&[("web", "p")]));
+        assert_eq!(runs_of(&record, false), ["post-delete db"]);
+        assert_eq!(runs_of(&record, true), ["post-delete db", "post-delete web"]);
+    }
+
+    #[test]
+    fn a_resource_that_joined_and_left_before_either_settled_is_taken_leave_of() {
+        let mut record = record(Some(object(&[("web", "p")])), object(&[("web", "p"), ("db", "p")]));
+        let next = object(&[("web", "p")]);
+        record.left = leaves(&record, &next);
+        record.stored = next;
+        assert_eq!(record.left.iter().map(|r| r.name.as_str()).collect::<Vec<_>>(), ["db"]);
+        assert_eq!(runs_of(&record, false), ["post-delete db"]);
+        assert_eq!(runs_of(&record, true), ["post-delete db", "post-delete web"]);
+        record.stored = object(&[("web", "p"), ("db", "p")]);
+        assert_eq!(runs_of(&record, false), ["post-create db"], "it has come back");
+    }
 }

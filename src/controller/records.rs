@@ -1,7 +1,7 @@
 //! Reconciles the record of a sandbox that is gone: its last phases run, then the record goes too.
 
 use super::{Context, ControllerError, RETRY_AFTER, RecordStore, forks, post, sandbox_resource, sandboxes_in};
-use crate::api::{Phase, PhaseRun, SandboxRecord, SandboxRecordSpec, labels};
+use crate::api::{Phase, PhaseRun, PhaseRunSpec, RunState, SandboxRecord, SandboxRecordSpec, labels};
 use crate::engine::index::RunEntry;
 use crate::engine::outputs;
 use crate::plan::message::with_causes;
@@ -83,7 +83,11 @@ async fn reconcile(record: Arc<SandboxRecord>, context: Arc<Context>) -> Result<
         return Ok(Action::await_change());
     };
     if record.spec.owed.as_ref().is_some_and(|owed| !owed.deletion) {
-        record.spec.owed = None;
+        let has_run = |run: &PhaseRunSpec| {
+            let latest = context.engine.index.latest(&run.key).filter(|latest| latest.attempt >= run.attempt);
+            latest.is_some_and(|latest| latest.state == RunState::Succeeded)
+        };
+        post::drop_owed(&mut record.spec, has_run);
         post::save(&context, &mut record).await?;
         // From now on none of them is begun; one that was being begun this moment is waited for.
         return Ok(Action::requeue(LOOK_FOR_PODS));
@@ -128,6 +132,7 @@ pub(super) async fn remember(context: &Context, deletion: &RunEntry) -> Result<(
         stored: run.spec.object,
         updated_at: None,
         settled: None,
+        left: Vec::new(),
         owed: None,
     };
     let mut record = SandboxRecord::new(&uid, spec);

@@ -92,15 +92,20 @@ async fn look(
     if owes_undo(run) {
         return follow_undo(context, run).await;
     }
+    // The phases of one change succeed one after the other; none is given up while another is at work.
+    if run.admitted.is_none() && works_on(context, run) {
+        return Ok(());
+    }
     let stored = stored(context, sandboxes, &run.target);
     let is_known = |a: &&Admitted| {
         stored.as_ref().is_some_and(|s| s.uid == a.uid)
             || records.get(&ObjectRef::new(&a.uid)).is_some()
-            || has_later_runs(context, &a.uid)
+            || has_later_runs(context, &run.target, &a.uid)
     };
     let known = run.admissions().find(is_known);
     let fate = match run.phase {
         // The object was seen, though it may be gone by now.
+        _ if !run.removes_target && run.admissions().any(|a| was_seen(context, a, &run.spec_hash)) => Fate::Committed,
         Some(Phase::PreCreate) if known.is_some_and(|a| a.generation == 1) => Fate::Committed,
         _ => life::fate(run, stored.as_ref(), Timestamp::now(), context.settings.commit_grace),
     };
@@ -117,12 +122,30 @@ async fn look(
     }
 }
 
+/// Whether another pre-phase of the run's change is at work, or ended so short a time ago that its request still is.
+fn works_on(context: &Context, run: &RunEntry) -> bool {
+    let now = Timestamp::now();
+    let grace = context.settings.commit_grace;
+    let of_change = |other: &RunEntry| {
+        let pre = other.phase.is_some_and(Phase::is_pre) && other.compensates.is_none();
+        pre && other.name != run.name && other.spec_hash == run.spec_hash && other.phase != run.phase
+    };
+    let works = |other: &RunEntry| other.state.is_open() || life::since(other.finished_at, now) < grace;
+    let runs = context.engine.index.of_name(&run.target.namespace, &run.target.name);
+    runs.iter().any(|other| of_change(other) && works(other) && other.state != RunState::Committed)
+}
+
+/// Whether the object was seen with this spec in the generation that a request was let through for.
+fn was_seen(context: &Context, admitted: &Admitted, spec_hash: &str) -> bool {
+    context.sightings.of(&admitted.uid).get(&admitted.generation).is_some_and(|seen| seen == spec_hash)
+}
+
 /// Whether a phase was run for an object of this UID after its creation: then it was stored, whoever saw it.
-fn has_later_runs(context: &Context, uid: &str) -> bool {
-    let later = |run: &RunEntry| {
+fn has_later_runs(context: &Context, target: &TargetRef, uid: &str) -> bool {
+    let later = |run: &Arc<RunEntry>| {
         run.compensates.is_none() && run.phase != Some(Phase::PreCreate) && run.target.uid.as_deref() == Some(uid)
     };
-    !context.engine.index.filter(later).is_empty()
+    context.engine.index.of_name(&target.namespace, &target.name).iter().any(|run| later(run))
 }
 
 /// Asks the API server and no cache, before what was done for a change is undone: a watch that broke may be far behind

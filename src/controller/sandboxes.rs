@@ -114,7 +114,10 @@ async fn record(context: &Context, object: &Value, target: &TargetRef) -> Result
     let snapshot = runs::snapshot(object);
     let found = records.get_opt(&name).await.map_err(ControllerError::api("read a sandbox's record"))?;
     if let Some(mut record) = found {
-        if record.spec.stored != snapshot {
+        // What somebody writes into an object that is being deleted had no pre-phase, so it has no post-phase either.
+        let deleting = !snapshot["metadata"]["deletionTimestamp"].is_null();
+        if record.spec.stored != snapshot && !deleting {
+            record.spec.left.extend(post::leaves(&record.spec, &snapshot));
             if record.spec.stored["spec"] != snapshot["spec"] {
                 record.spec.updated_at = Some(MicroTime(Timestamp::now()));
             }
@@ -154,6 +157,7 @@ async fn record(context: &Context, object: &Value, target: &TargetRef) -> Result
         stored: snapshot.clone(),
         updated_at: None,
         settled: adopted.then_some(snapshot),
+        left: Vec::new(),
         owed: None,
     };
     let mut record = SandboxRecord::new(&name, spec);

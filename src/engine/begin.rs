@@ -16,6 +16,10 @@ use tokio::sync::oneshot;
 
 /// How long a run that nobody has begun to execute is left to whoever wrote it, where it does not say who that is.
 const FIRST_CLAIM_WITHIN: Duration = Duration::from_secs(3);
+/// After this long a run that its writer has not begun will not be begun by it.
+const BEGUN_WITHIN: Duration = Duration::from_secs(30);
+/// How long a request waits for a run that another one in this process writes at that moment.
+const WRITTEN_WITHIN: Duration = Duration::from_secs(5);
 /// The pause before an execution that the API server interrupted goes on.
 const RESUME_AFTER: Duration = Duration::from_secs(1);
 /// How long a new run waits to be shown by this process's own watch.
@@ -48,7 +52,9 @@ impl Engine {
             return Err(EngineError::Lost { run: name });
         }
         if !self.at_work().insert(name.clone()) {
-            return self.known(&name).await;
+            let written = self.index.wait_for(&name, |entry| entry.map(|entry| Arc::new(entry.clone())));
+            let written = tokio::time::timeout(WRITTEN_WITHIN, written).await;
+            return written.map_err(|_| EngineError::Lost { run: name });
         }
         let mut run = PhaseRun::new(&name, spec);
         run.metadata.labels = Some(run_labels(&run.spec));
@@ -101,6 +107,9 @@ impl Engine {
             tracing::warn!(run = own.name, "a run is taken back: the watch of runs is late");
             return false;
         }
+        if self.index.get(&own.name).is_none_or(|known| known.version() < own.version()) {
+            return false;
+        }
         let runs = self.index.of_name(&own.target.namespace, &own.target.name);
         let keys: Vec<&str> = guard.keys.iter().map(String::as_str).collect();
         !life::is_blocked(own, &runs, &keys, guard.stored.as_ref(), Timestamp::now())
@@ -151,6 +160,10 @@ impl Engine {
             return false;
         }
         match entry.executor.as_ref().or(entry.begun_by.as_ref()) {
+            // Whoever wrote it may not know: the answer to that was lost.
+            Some(_) if entry.executor.is_none() && life::since(entry.created_at, Timestamp::now()) > BEGUN_WITHIN => {
+                true
+            }
             Some(process) => !self.replicas.is_alive(process) || *process == self.replicas.own().to_string(),
             None => life::since(entry.created_at, Timestamp::now()) > FIRST_CLAIM_WITHIN,
         }

@@ -11,7 +11,7 @@ use super::life::{self, Effect, Event, Life};
 use super::outputs::{self, Outputs};
 use super::script::StepPod;
 use crate::agent::protocol::LOG_LIMIT;
-use crate::api::{ObjectRef, PhaseRun, PhaseRunStatus, RunResource, StepKind, StepState, StepStatus};
+use crate::api::{FailurePolicy, ObjectRef, PhaseRun, PhaseRunStatus, RunResource, StepKind, StepState, StepStatus};
 use crate::plan::message::with_causes;
 use crate::plan::{message, order, undo};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
@@ -137,9 +137,17 @@ impl Execution {
         }
     }
 
-    /// Whether a step has failed for good, so that no other begins.
     fn has_failed(&self) -> bool {
         self.status.steps.iter().any(|step| step.state == StepState::Failed)
+    }
+
+    /// Whether the resource's next steps have no chance: one of its own has failed, or one of a resource whose failure
+    /// denies the change. The failure of a resource that is ignored ends that one alone.
+    fn is_hopeless(&self, resource: usize) -> bool {
+        self.status.steps.iter().zip(&self.layout).any(|(step, (of, _))| {
+            let denies = self.run.spec.resources[*of].failure_policy == FailurePolicy::Fail;
+            step.state == StepState::Failed && (*of == resource || denies)
+        })
     }
 
     /// Begins every step that can begin; tells whether one ended at once, so that others may be ready by it.
@@ -148,7 +156,7 @@ impl Execution {
         for resource in 0..self.run.spec.resources.len() {
             let steps = self.run.spec.resources[resource].steps.clone();
             let base = self.layout.iter().position(|(r, _)| *r == resource).unwrap_or_default();
-            if !self.has_failed() && !expired {
+            if !self.is_hopeless(resource) && !expired {
                 let states: Vec<_> = (0..steps.len()).map(|s| self.status.steps[base + s].state).collect();
                 for step in order::ready(&steps, &states) {
                     self.begin(base + step, begun).await;
@@ -159,7 +167,8 @@ impl Execution {
             let last = base + steps.len();
             let is_last = self.layout.get(last).is_some_and(|entry| *entry == (resource, None));
             let quiet = (base..last).all(|i| self.status.steps[i].state.is_ended())
-                || (self.has_failed() && (base..last).all(|i| self.status.steps[i].state != StepState::Running));
+                || (self.is_hopeless(resource)
+                    && (base..last).all(|i| self.status.steps[i].state != StepState::Running));
             if is_last && quiet && !expired && self.status.steps[last].state == StepState::Pending {
                 self.begin(last, begun).await;
             }
@@ -209,7 +218,7 @@ impl Execution {
             }
             Err(failure) => {
                 let retries = step_index.and_then(|s| resource.steps[s].retries).unwrap_or(0);
-                if self.status.steps[index].attempt > retries || self.has_failed() {
+                if self.status.steps[index].attempt > retries || self.is_hopeless(resource_index) {
                     self.failed(index, failure);
                     return;
                 }
@@ -278,10 +287,16 @@ impl Execution {
             step.finished_at = Some(now());
             step.message = Some("a fault in Sluice ended the step: see Sluice's log, and report it".to_owned());
         }
-        let pending = |step: &StepStatus| step.state == StepState::Pending;
-        for step in self.status.steps.iter_mut().filter(|step| pending(step)) {
-            step.state = StepState::Skipped;
-            step.message = Some("an earlier step failed".to_owned());
+        for index in 0..self.layout.len() {
+            if self.status.steps[index].state != StepState::Pending {
+                continue;
+            }
+            let hopeless = self.is_hopeless(self.layout[index].0);
+            let step = &mut self.status.steps[index];
+            // What was not done though nothing of it failed must not pass for done.
+            step.state = if hopeless { StepState::Skipped } else { StepState::Failed };
+            let why = if hopeless { "an earlier step failed" } else { "the phase ended before its turn came" };
+            step.message = Some(why.to_owned());
         }
         self.status.finished_at = Some(now());
         self.status.message = Some(message::summary(&self.run.spec, &self.status));

@@ -215,8 +215,19 @@ impl RunIndex {
 
     /// Takes in a run as the watch shows it, so in the order in which runs were written.
     pub fn observe_watched(&self, run: &PhaseRun) {
-        self.observe(run);
-        self.mark_watched([run.name_any()]);
+        let known = self.observe(run);
+        // Late news of one that was taken back says nothing of another of that name.
+        if run.metadata.uid.as_ref().is_none_or(|uid| *uid == known.id) {
+            self.mark_watched([run.name_any()]);
+        }
+    }
+
+    /// Takes in that the watch has shown a run's deletion.
+    pub fn forget_watched(&self, run: &PhaseRun) {
+        let name = run.name_any();
+        if self.get(&name).is_some_and(|known| run.metadata.uid.as_ref().is_none_or(|uid| *uid == known.id)) {
+            self.forget(&name);
+        }
     }
 
     /// Notes that the watch has shown these, and all that were written before them.

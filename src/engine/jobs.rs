@@ -121,7 +121,11 @@ impl Execution {
 
     fn delete_job(&self, resource: &RunResource) -> Job {
         let objects = self.engine.applied_before(&self.run, &resource.name, None);
-        let whose = if runs::lives_on(&self.run.spec, &resource.name) { Whose::Plugin } else { Whose::Resource };
+        let whose = if resource.shares_name || runs::lives_on(&self.run.spec, &resource.name) {
+            Whose::Plugin
+        } else {
+            Whose::Resource
+        };
         let applier = self.applier(resource);
         Box::pin(async move {
             let deleted = applier.get().delete(&objects, whose).await?;

@@ -31,7 +31,7 @@ pub async fn follow_runs(engine: Arc<Engine>, synced: watch::Sender<bool>) {
                 synced.send_replace(true);
             }
             Ok(Some(Event::Apply(run))) => engine.index.observe_watched(&run),
-            Ok(Some(Event::Delete(run))) => engine.index.forget(&run.name_any()),
+            Ok(Some(Event::Delete(run))) => engine.index.forget_watched(&run),
             Ok(None) => return,
             Err(error) => {
                 tracing::warn!(error = with_causes(&error), "the watch of runs broke and is made again");

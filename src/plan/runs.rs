@@ -196,6 +196,7 @@ fn run_resource(planned: &Planned, phase: Phase) -> Option<RunResource> {
         undo: if phase == Phase::PreCreate { spec.workflow(Phase::PostDelete).to_vec() } else { Vec::new() },
         abandoned: if phase.is_pre() { spec.steps(Workflow::Abandoned).to_vec() } else { Vec::new() },
         undoes: None,
+        shares_name: false,
     })
 }
 

@@ -1,7 +1,7 @@
 //! What undoes a pre-phase whose change was never stored.
 
 use super::{key, runs};
-use crate::api::{Phase, PhaseRunSpec, PhaseRunStatus, RunResource, RunState, StepState, StepStatus};
+use crate::api::{Phase, PhaseRunSpec, PhaseRunStatus, RunResource, RunState, SandboxResource, StepState, StepStatus};
 use serde_json::Value;
 
 /// The run that undoes `run`, or none where nothing was begun that could be undone. `live` is the target as it is
@@ -13,7 +13,13 @@ use serde_json::Value;
 /// change made it that object's own.
 pub fn undo(name: &str, run: &PhaseRunSpec, steps: &[StepStatus], live: Option<&Value>) -> Option<PhaseRunSpec> {
     let declared = live.and_then(|live| runs::declared(live).ok()).unwrap_or_default();
-    let lives = |resource: &RunResource| declared.iter().find(|d| d.name == resource.name);
+    let asked = runs::declared(&run.object).unwrap_or_default();
+    // The same name with another plugin is another resource: that one stays, and this one goes.
+    let is_same =
+        |declared: &SandboxResource| asked.iter().all(|a| a.name != declared.name || a.plugin == declared.plugin);
+    let named = |resource: &RunResource| declared.iter().find(|d| d.name == resource.name);
+    let lives = |resource: &RunResource| named(resource).filter(|declared| is_same(declared));
+    let shared = |undo: RunResource| RunResource { shares_name: named(&undo).is_some(), ..undo };
     let begun = |resource: &&RunResource| {
         steps.iter().any(|s| s.resource == resource.name && !matches!(s.state, StepState::Pending | StepState::Skipped))
     };
@@ -24,7 +30,7 @@ pub fn undo(name: &str, run: &PhaseRunSpec, steps: &[StepStatus], live: Option<&
     let (phase, resources, object, old_object) = match run.phase {
         Phase::PreCreate => {
             let resources = undone(&|r| if lives(r).is_none() { leaving(r) } else { None });
-            (Phase::PostDelete, resources, run.object.clone(), None)
+            (Phase::PostDelete, resources.into_iter().map(shared).collect(), run.object.clone(), None)
         }
         Phase::PreUpdate => {
             let towards = |r: &RunResource| lives(r).map(|d| RunResource { params: d.params.clone(), ..r.clone() });
@@ -139,6 +145,15 @@ mod tests {
     fn what_a_living_object_has_is_never_deleted() {
         let run = run(Phase::PreCreate, vec![script("s")], vec![script("drop")]);
         assert_eq!(undo("r-1", &run, &ended(StepState::Succeeded), Some(&live())), None);
+    }
+
+    #[test]
+    fn the_pre_create_of_another_plugin_under_a_living_name_is_undone_and_the_living_one_spared() {
+        let mut run = run(Phase::PreCreate, vec![script("s")], vec![script("drop")]);
+        run.object = json!({"spec": {"resources": [{"name": "db", "plugin": "p@2.0.0"}]}});
+        let undone = undo("r-1", &run, &ended(StepState::Failed), Some(&live())).unwrap();
+        assert!(undone.resources[0].shares_name);
+        assert_eq!(undone.resources[0].steps, [script("drop")]);
     }
 
     #[test]

@@ -75,6 +75,11 @@ impl Admission {
             self.require(request, &right, deadline).await?;
         }
         if !change.counts(Side::Pre) {
+            // What is being deleted runs no pre-phase, but its spec still says what its post-delete runs, and as whom.
+            if request.operation == Operation::Update && old["spec"] != new["spec"] {
+                self.plan(change)?;
+                self.check_rights(request, deadline).await?;
+            }
             return Ok(Answer::allow());
         }
         let planned = match self.plan(change) {
@@ -91,7 +96,13 @@ impl Admission {
         if request.dry_run == Some(true) {
             return Ok(Answer::warn(planned.iter().map(would_run).collect()));
         }
+        let creates = request.operation == Operation::Create;
         if planned.is_empty() {
+            // Though nothing runs before it, what runs after it must not meet the last phases of its name's former owner.
+            if creates && runs::declared(new).is_ok_and(|resources| !resources.is_empty()) {
+                let seat = self.holder.seat(self.engine.replicas.alive());
+                self.refuse_existing(request, seat.is_some(), deadline).await?;
+            }
             return Ok(Answer::allow());
         }
         if request.operation == Operation::Delete
@@ -112,7 +123,7 @@ impl Admission {
         let mut warnings = Vec::new();
         'change: loop {
             self.clear_way(&planned, &requester, seat.is_some(), deadline).await?;
-            if request.operation == Operation::Create {
+            if creates {
                 self.refuse_existing(request, seat.is_some(), deadline).await?;
             }
             passed.clear();

@@ -126,7 +126,16 @@ impl Holder {
                     let spec = Engine::spec(planned.clone(), attempt, request.user.clone(), routing_key);
                     let guard = Guard { keys: keys.to_vec(), stored: request.stored.clone() };
                     match timeout_at(deadline, engine.begin(spec, Some(guard))).await {
-                        Ok(begun) => joined = Some(begun?.name.clone()),
+                        Ok(Ok(begun)) => joined = Some(begun.name.clone()),
+                        // Another process has it, or it was taken back: look again.
+                        Ok(Err(EngineError::Lost { .. })) => {
+                            if Instant::now() + ROOM_AGAIN >= until {
+                                return Ok(Outcome::Busy);
+                            }
+                            tokio::time::sleep(ROOM_AGAIN).await;
+                            continue;
+                        }
+                        Ok(Err(error)) => return Err(error),
                         Err(_) => return Ok(Outcome::Busy),
                     }
                     if let Some(begun) = &joined
@@ -207,7 +216,7 @@ impl Holder {
                     if let Some(entry) = engine.index.get(run) {
                         match engine.supersede(&entry).await {
                             // Another wrote to it first: look again at what it has become.
-                            Err(error) if error.is_outdated() => {
+                            Err(error) if error.is_outdated() || matches!(error, EngineError::Lost { .. }) => {
                                 if let Some(run) = engine.read(run).await? {
                                     engine.index.observe(&run);
                                 }

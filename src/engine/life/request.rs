@@ -88,7 +88,7 @@ pub fn next(latest: Option<&RunEntry>, undo: Option<&RunEntry>, asking: Asking<'
     let Some(latest) = latest else { return Next::Start { attempt: 1 } };
     let run = latest.name.clone();
     let again = || match (&latest.compensated_by, undo) {
-        (Some(name), None) => Next::AwaitUndo { undo: name.clone() },
+        (Some(name), None) if promises(latest, asking.now) => Next::AwaitUndo { undo: name.clone() },
         (Some(_), Some(undo)) if undo_is_due(undo) => Next::AwaitUndo { undo: undo.name.clone() },
         _ => Next::Start { attempt: latest.attempt + 1 },
     };
@@ -151,21 +151,29 @@ pub enum Obstacle {
 
 /// The first obstacle to a change with these keys. `runs` are all of the target's name.
 pub fn obstacle(runs: &[Arc<RunEntry>], own: &[&str], stored: Option<&Stored>, now: Timestamp) -> Option<Obstacle> {
-    runs.iter().filter(|run| !own.contains(&run.key.as_str())).find_map(|run| {
-        let pre = run.phase.is_some_and(Phase::is_pre) && run.compensates.is_none();
-        if run.state.is_open() && (pre || run.compensates.is_some()) {
-            return Some(Obstacle::Open(run.name.clone()));
-        }
-        if let Some(undo) = promised_undo(run, runs, now) {
-            return Some(Obstacle::Open(undo));
-        }
-        let passed = run.state == RunState::Succeeded || (run.state == RunState::Failed && run.ignorable);
-        if !pre || !passed || is_committed(run, stored) {
-            return None;
-        }
-        let name = run.name.clone();
-        Some(if run.admitted.is_some() { Obstacle::Undecided(name) } else { Obstacle::Superseded(name) })
-    })
+    let others = runs.iter().filter(|run| !own.contains(&run.key.as_str()));
+    let mut obstacles: Vec<Obstacle> = others.filter_map(|run| as_obstacle(run, runs, stored, now)).collect();
+    // A change that is at work has phases that have succeeded already; they must not be taken from under it.
+    obstacles.sort_by_key(|obstacle| matches!(obstacle, Obstacle::Superseded(_)));
+    obstacles.into_iter().next()
+}
+
+fn as_obstacle(run: &RunEntry, runs: &[Arc<RunEntry>], stored: Option<&Stored>, now: Timestamp) -> Option<Obstacle> {
+    let pre = run.phase.is_some_and(Phase::is_pre) && run.compensates.is_none();
+    // What leaves may come back by the change, and must be gone by then.
+    let leaves = run.phase == Some(Phase::PostDelete);
+    if run.state.is_open() && (pre || leaves || run.compensates.is_some()) {
+        return Some(Obstacle::Open(run.name.clone()));
+    }
+    if let Some(undo) = promised_undo(run, runs, now) {
+        return Some(Obstacle::Open(undo));
+    }
+    let passed = run.state == RunState::Succeeded || (run.state == RunState::Failed && run.ignorable);
+    if !pre || !passed || is_committed(run, stored) {
+        return None;
+    }
+    let name = run.name.clone();
+    Some(if run.admitted.is_some() { Obstacle::Undecided(name) } else { Obstacle::Superseded(name) })
 }
 
 /// Whether a run that was written down and not begun has to stand back for another change of its target.
@@ -187,6 +195,11 @@ pub fn is_blocked(
     obstacle(&earlier, keys, stored, now).is_some()
 }
 
+/// Whether an undo that is not written yet still will be. Of a failure it was promised when the run ended.
+fn promises(run: &RunEntry, now: Timestamp) -> bool {
+    run.state == RunState::Abandoned || since(run.finished_at, now) < UNDO_WRITTEN_WITHIN
+}
+
 /// The undo that a run promises and that is not written yet or will be tried again; one that is at work is an obstacle
 /// of its own.
 fn promised_undo(run: &RunEntry, runs: &[Arc<RunEntry>], now: Timestamp) -> Option<String> {
@@ -194,6 +207,6 @@ fn promised_undo(run: &RunEntry, runs: &[Arc<RunEntry>], now: Timestamp) -> Opti
     let owed = matches!(run.state, RunState::Failed | RunState::Abandoned);
     let undo =
         runs.iter().filter(|other| other.compensates.as_ref() == Some(&run.name)).max_by_key(|undo| undo.attempt);
-    let due = undo.map_or(since(run.finished_at, now) < UNDO_WRITTEN_WITHIN, |undo| undo_is_due(undo));
+    let due = undo.map_or_else(|| promises(run, now), |undo| undo_is_due(undo));
     (owed && due).then(|| undo.map_or_else(|| promised.clone(), |undo| undo.name.clone()))
 }

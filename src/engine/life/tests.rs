@@ -179,9 +179,25 @@ fn another_change_waits_until_the_one_before_it_is_decided() {
     let post = RunEntry { phase: Some(Phase::PostCreate), ..run(RunState::Running) };
     assert_eq!(obstacle(&other(post), &["own"], None, at(12)), None);
 
-    let promised = other(RunEntry { compensated_by: Some("u-1".into()), ..run(RunState::Abandoned) });
-    assert_eq!(obstacle(&promised, &["own"], None, at(12)), Some(Obstacle::Open("u-1".into())));
-    assert_eq!(obstacle(&promised, &["own"], None, at(9999)), None);
+    let leaves = RunEntry { phase: Some(Phase::PostDelete), ..run(RunState::Running) };
+    assert_eq!(obstacle(&other(leaves), &["own"], None, at(12)), Some(Obstacle::Open(name())));
+
+    let promised = |state| other(RunEntry { compensated_by: Some("u-1".into()), ..run(state) });
+    let waits = Some(Obstacle::Open("u-1".into()));
+    for state in [RunState::Failed, RunState::Abandoned] {
+        assert_eq!(obstacle(&promised(state), &["own"], None, at(12)), waits);
+    }
+    // A failure promised it when the run ended, an abandonment just now.
+    assert_eq!(obstacle(&promised(RunState::Failed), &["own"], None, at(9999)), None);
+    assert_eq!(obstacle(&promised(RunState::Abandoned), &["own"], None, at(9999)), waits);
+}
+
+#[test]
+fn a_change_that_is_at_work_is_waited_for_though_a_phase_of_it_has_succeeded_already() {
+    let first = RunEntry { name: "first".into(), key: "first".into(), ..run(RunState::Succeeded) };
+    let second = RunEntry { name: "second".into(), key: "second".into(), ..run(RunState::Running) };
+    let runs = [Arc::new(first), Arc::new(second)];
+    assert_eq!(obstacle(&runs, &["own"], None, at(12)), Some(Obstacle::Open("second".into())));
 }
 
 fn deletion(attempt: u32, asked_by: Asker) -> RunEntry {
