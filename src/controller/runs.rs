@@ -145,7 +145,7 @@ fn has_later_runs(context: &Context, target: &TargetRef, uid: &str) -> bool {
     let later = |run: &Arc<RunEntry>| {
         run.compensates.is_none() && run.phase != Some(Phase::PreCreate) && run.target.uid.as_deref() == Some(uid)
     };
-    context.engine.index.of_name(&target.namespace, &target.name).iter().any(|run| later(run))
+    context.engine.index.of_name(&target.namespace, &target.name).iter().any(later)
 }
 
 /// Asks the API server and no cache, before what was done for a change is undone: a watch that broke may be far behind
