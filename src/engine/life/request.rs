@@ -169,7 +169,10 @@ fn as_obstacle(run: &RunEntry, runs: &[Arc<RunEntry>], stored: Option<&Stored>, 
         return Some(Obstacle::Open(undo));
     }
     let passed = run.state == RunState::Succeeded || (run.state == RunState::Failed && run.ignorable);
-    if !pre || !passed || is_committed(run, stored) {
+    // That the target is gone is a deletion's proof, but its name is free only once the leader has taken note: from
+    // then on a record tells what is still to run.
+    let is_noted = !run.removes_target || stored.is_some();
+    if !pre || !passed || (is_noted && is_committed(run, stored)) {
         return None;
     }
     let name = run.name.clone();

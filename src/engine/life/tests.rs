@@ -193,6 +193,17 @@ fn another_change_waits_until_the_one_before_it_is_decided() {
 }
 
 #[test]
+fn a_name_is_free_when_the_leader_has_taken_note_of_its_deletion() {
+    let deletion = |state| {
+        let deletion = RunEntry { phase: Some(Phase::PreDelete), removes_target: true, key: "d".into(), ..run(state) };
+        [Arc::new(admitted(deletion, "a", 1, 11))]
+    };
+    let succeeded = deletion(RunState::Succeeded);
+    assert_eq!(obstacle(&succeeded, &["own"], None, at(12)), Some(Obstacle::Undecided("r-1".into())));
+    assert_eq!(obstacle(&deletion(RunState::Committed), &["own"], None, at(12)), None);
+}
+
+#[test]
 fn a_change_that_is_at_work_is_waited_for_though_a_phase_of_it_has_succeeded_already() {
     let first = RunEntry { name: "first".into(), key: "first".into(), ..run(RunState::Succeeded) };
     let second = RunEntry { name: "second".into(), key: "second".into(), ..run(RunState::Running) };
