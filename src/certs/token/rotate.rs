@@ -61,9 +61,21 @@ pub fn due(
     registration: &Registration,
     now: Timestamp,
 ) -> (Action, Tokens) {
-    let (tokens, action) = match read {
-        Some(tokens) => (tokens, next(tokens, registration, now)),
-        None => (remembered, Action::Append),
+    let Some(tokens) = read else {
+        // What is remembered may be older than what the webhooks name.
+        let mut tokens = remembered.clone();
+        for named in registration.named() {
+            if !tokens.accepted.contains(named) {
+                tokens.accepted.insert(0, named.clone());
+            }
+        }
+        if let [named] = registration.named() {
+            tokens.current = named.clone();
+        }
+        let known = !matches!(registration, Registration::Unknown);
+        let action = if known { Action::Append } else { Action::Keep };
+        return (action, perform(action, &tokens, now));
     };
+    let action = next(tokens, registration, now);
     (action, perform(action, tokens, now))
 }

@@ -183,7 +183,7 @@ fn event() -> impl Strategy<Value = Event> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(100), failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn in_whatever_order_things_happen_no_call_is_refused(events in prop::collection::vec(event(), 1..200)) {
