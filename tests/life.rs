@@ -325,7 +325,7 @@ impl TargetModel {
                 self.write(world, request.replica, number(&run), &Event::Reported { at: moment(0) });
                 world.requests.remove(index);
             }
-            Next::Join { .. } | Next::AwaitUndo { .. } | Next::LetGo { .. } => {}
+            Next::Join { .. } | Next::AwaitDecision { .. } | Next::AwaitUndo { .. } | Next::LetGo { .. } => {}
         }
     }
 

@@ -12,6 +12,7 @@ mod runs;
 mod sandboxes;
 mod sightings;
 pub mod status;
+mod turns;
 
 use crate::api::{API_VERSION, GROUP, Sandbox, SandboxRecord, VERSION};
 use crate::engine::Engine;
@@ -43,6 +44,7 @@ pub struct Context {
     pub validating_webhook: String,
     pub recorder: events::Recorder,
     sightings: sightings::Sightings,
+    turns: turns::Turns,
 }
 
 impl Context {
@@ -54,8 +56,8 @@ impl Context {
     ) -> Arc<Self> {
         let client = engine.client().clone();
         let recorder = events::Recorder::new(client.clone(), engine.replicas.own().pod.clone());
-        let sightings = sightings::Sightings::default();
-        Arc::new(Self { client, engine, plugins, settings, validating_webhook, recorder, sightings })
+        let (sightings, turns) = Default::default();
+        Arc::new(Self { client, engine, plugins, settings, validating_webhook, recorder, sightings, turns })
     }
 }
 

@@ -61,6 +61,7 @@ fn on_error(record: Arc<SandboxRecord>, error: &ControllerError, _: Arc<Context>
 }
 
 async fn reconcile(record: Arc<SandboxRecord>, context: Arc<Context>) -> Result<Action, ControllerError> {
+    let _turn = context.turns.take(&record.name_any()).await;
     if exists(&context, &record).await? {
         return Ok(Action::requeue(RESYNC));
     }

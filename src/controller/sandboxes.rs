@@ -74,6 +74,7 @@ fn on_error(object: Arc<DynamicObject>, error: &ControllerError, _: Arc<Context>
 async fn reconcile(object: Arc<DynamicObject>, context: Arc<Context>) -> Result<Action, ControllerError> {
     let object = serde_json::to_value(&*object).map_err(ControllerError::shape("a sandbox"))?;
     let target = runs::target(&object);
+    let _turn = context.turns.take(target.uid.as_deref().unwrap_or_default()).await;
     let mut record = record(&context, &object, &target).await?;
     if !object["metadata"]["deletionTimestamp"].is_null() {
         // What follows is the record's matter, once the object is gone.

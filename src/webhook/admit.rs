@@ -304,6 +304,9 @@ impl Admission {
                 let hold = if held { timing::LONGEST_HOLD } else { Duration::ZERO };
                 Err(Answer::later(text, timing::retry_after(Waiting { limit, elapsed: ran, usual, hold })))
             }
+            Ok(Outcome::Undecided(run)) => Err(busy(&format!(
+                "this change of {target} was let through moments ago and whether it is stored is not known yet (run {run})"
+            ))),
             Ok(Outcome::Undoing(undo)) => {
                 let gap = self
                     .engine

@@ -36,6 +36,8 @@ pub enum Outcome {
         entry: Arc<RunEntry>,
         held: bool,
     },
+    /// Whether the change was stored already is not known yet; this run was before it.
+    Undecided(String),
     /// An earlier attempt is still being undone by this run.
     Undoing(String),
     /// Nothing was begun: there is too much to do.
@@ -176,6 +178,14 @@ impl Holder {
                 Next::Report { run } => {
                     if let Some(entry) = engine.index.get(&run) {
                         return Ok(Outcome::Failed(self.report(engine, entry, until).await));
+                    }
+                }
+                Next::AwaitDecision { run } => {
+                    tokio::select! {
+                        biased;
+                        _ = changes.changed() => {}
+                        () = tokio::time::sleep_until(until) => return Ok(Outcome::Undecided(run)),
+                        () = self.stop.cancelled() => return Ok(Outcome::Undecided(run)),
                     }
                 }
                 Next::AwaitUndo { undo } => {

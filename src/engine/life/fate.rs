@@ -38,8 +38,18 @@ impl Stored {
     }
 }
 
-/// Whether what is stored proves that a run's change was, or makes it all the same.
-pub(super) fn is_committed(run: &RunEntry, stored: Option<&Stored>) -> bool {
+/// Whether what is stored proves that a run's change was, or makes it all the same. A request shows the target as it is
+/// at one moment: of a later generation than the change's it proves nothing, and the leader, which saw them all, decides.
+pub(super) fn is_proven(run: &RunEntry, stored: Option<&Stored>) -> bool {
+    is_committed(run, stored, false)
+}
+
+/// Whether the change may have been stored and followed by others, so that only the leader can tell.
+pub(super) fn is_for_the_leader(run: &RunEntry, stored: Option<&Stored>) -> bool {
+    !is_committed(run, stored, false) && is_committed(run, stored, true)
+}
+
+fn is_committed(run: &RunEntry, stored: Option<&Stored>, unseen: bool) -> bool {
     use Phase::{PreCreate, PreDelete, PreUpdate};
     match (run.phase, &run.admitted, stored) {
         // The object was there when the deletion was admitted; that it is gone now is the deletion.
@@ -53,8 +63,7 @@ pub(super) fn is_committed(run: &RunEntry, stored: Option<&Stored>) -> bool {
         (Some(PreCreate | PreUpdate | PreDelete), _, Some(stored)) => run.admissions().any(|admitted| {
             admitted.uid == stored.uid
                 && stored.generation >= admitted.generation
-                // A later generation that nobody saw before is taken for proof: an update seldom loses its turn.
-                && stored.had(admitted.generation, &run.spec_hash).unwrap_or(true)
+                && stored.had(admitted.generation, &run.spec_hash).unwrap_or(unseen)
         }),
         _ => false,
     }
@@ -72,7 +81,8 @@ fn is_lost(run: &RunEntry, stored: Option<&Stored>) -> bool {
 
 /// What became of a pre-phase's change. `run` has succeeded, or failed under `failurePolicy: Ignore`.
 pub fn fate(run: &RunEntry, stored: Option<&Stored>, now: Timestamp, grace: Duration) -> Fate {
-    if is_committed(run, stored) {
+    // A generation that nobody saw is taken for the change's own: an update seldom loses its turn.
+    if is_committed(run, stored, true) {
         return Fate::Committed;
     }
     if is_lost(run, stored) {

@@ -1,6 +1,6 @@
 //! What a request for a change does, given the runs of its target.
 
-use super::fate::{Stored, is_committed};
+use super::fate::{Stored, is_for_the_leader, is_proven};
 use super::{UNDO_ATTEMPTS, since};
 use crate::api::{Phase, RunState};
 use crate::engine::index::RunEntry;
@@ -79,6 +79,8 @@ pub enum Next {
     Report { run: String },
     /// The run has failed, and so often that the target is let go all the same.
     LetGo { run: String },
+    /// The run has succeeded, and only the leader can tell whether its change was stored since; wait for that.
+    AwaitDecision { run: String },
     /// An earlier attempt is being undone; wait for that first.
     AwaitUndo { undo: String },
 }
@@ -95,7 +97,8 @@ pub fn next(latest: Option<&RunEntry>, undo: Option<&RunEntry>, asking: Asking<'
     match latest.state {
         RunState::Pending | RunState::Running => Next::Join { run },
         // Its change was stored, though nobody has written that down yet: this is the same change once more.
-        RunState::Succeeded if is_committed(latest, asking.stored) && !latest.removes_target => again(),
+        RunState::Succeeded if is_proven(latest, asking.stored) && !latest.removes_target => again(),
+        RunState::Succeeded if is_for_the_leader(latest, asking.stored) => Next::AwaitDecision { run },
         RunState::Succeeded => Next::Reuse { run },
         RunState::Failed if latest.ignorable => Next::Reuse { run },
         RunState::Failed if latest.removes_target && !is_outdated(latest, asking.stored) => {
@@ -172,7 +175,7 @@ fn as_obstacle(run: &RunEntry, runs: &[Arc<RunEntry>], stored: Option<&Stored>, 
     // That the target is gone is a deletion's proof, but its name is free only once the leader has taken note: from
     // then on a record tells what is still to run.
     let is_noted = !run.removes_target || stored.is_some();
-    if !pre || !passed || (is_noted && is_committed(run, stored)) {
+    if !pre || !passed || (is_noted && is_proven(run, stored)) {
         return None;
     }
     let name = run.name.clone();

@@ -161,7 +161,12 @@ fn a_client_that_was_told_to_come_again_is_waited_for() {
 fn a_change_made_again_after_it_was_stored_runs_again_though_nobody_wrote_that_down() {
     let update = RunEntry { phase: Some(Phase::PreUpdate), ..run(RunState::Succeeded) };
     let update = admitted(update, "a", 3, 11);
-    assert_eq!(decide(Some(&update), None, Some(&stored("a", 4, "t")), at(12)), Next::Start { attempt: 2 });
+    assert_eq!(decide(Some(&update), None, Some(&stored("a", 3, "s")), at(12)), Next::Start { attempt: 2 });
+    // It may have been stored and followed by another, or have lost its turn: the API server asks again then.
+    assert_eq!(
+        decide(Some(&update), None, Some(&stored("a", 4, "t")), at(12)),
+        Next::AwaitDecision { run: "r-1".into() }
+    );
     assert_eq!(decide(Some(&update), None, Some(&stored("a", 2, "t")), at(12)), Next::Reuse { run: "r-1".into() });
 }
 
