@@ -75,7 +75,7 @@ async fn reconcile(object: Arc<DynamicObject>, context: Arc<Context>) -> Result<
     let object = serde_json::to_value(&*object).map_err(ControllerError::shape("a sandbox"))?;
     let target = runs::target(&object);
     let _turn = context.turns.take(target.uid.as_deref().unwrap_or_default()).await;
-    let mut record = record(&context, &object, &target).await?;
+    let Some(mut record) = record(&context, &object, &target).await? else { return Ok(Action::await_change()) };
     if !object["metadata"]["deletionTimestamp"].is_null() {
         // What follows is the record's matter, once the object is gone.
         return Ok(Action::await_change());
@@ -108,8 +108,13 @@ async fn reconcile(object: Arc<DynamicObject>, context: Arc<Context>) -> Result<
     Ok(Action::requeue([after, ttl, again].into_iter().flatten().fold(RESYNC, Duration::min)))
 }
 
-/// The record of a sandbox, made where there is none and brought up to date.
-async fn record(context: &Context, object: &Value, target: &TargetRef) -> Result<SandboxRecord, ControllerError> {
+/// The record of a sandbox, made where there is none and brought up to date; none where the sandbox is gone by now and
+/// its record with it.
+async fn record(
+    context: &Context,
+    object: &Value,
+    target: &TargetRef,
+) -> Result<Option<SandboxRecord>, ControllerError> {
     let records: Api<SandboxRecord> = Api::all(context.client.clone());
     let name = target.uid.clone().unwrap_or_default();
     let snapshot = runs::snapshot(object);
@@ -125,7 +130,12 @@ async fn record(context: &Context, object: &Value, target: &TargetRef) -> Result
             record.spec.stored = snapshot;
             post::save(context, &mut record).await?;
         }
-        return Ok(record);
+        return Ok(Some(record));
+    }
+    // The object may be an old copy of one that is gone and whose last phases have run: they must not run again.
+    let live = sandboxes_in(&context.client, &target.namespace).get_metadata_opt(&target.name).await;
+    if live.map_err(ControllerError::api("read a sandbox"))?.is_none_or(|live| live.uid() != target.uid) {
+        return Ok(None);
     }
     let mut runs = context.engine.index.of_target(target);
     if runs.is_empty() {
@@ -174,7 +184,7 @@ async fn record(context: &Context, object: &Value, target: &TargetRef) -> Result
         let note = "The sandbox was stored while Sluice's webhooks were not in force: no phase has run for its creation, and none will. Its next change and its deletion run theirs.";
         context.recorder.warning(target, "Adopted", "Adopt", note).await;
     }
-    Ok(record)
+    Ok(Some(record))
 }
 
 /// An object as it was first stored, as far as the runs before its changes tell; they come oldest first.
