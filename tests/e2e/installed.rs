@@ -43,8 +43,8 @@ fn w06_uninstalling_takes_the_webhooks_first_and_installing_again_takes_up_what_
     for kind in CONFIGURATIONS {
         assert!(get(&[kind, "sluice"]).is_none(), "{kind} is left");
     }
-    kubectl(&["delete", "namespace", &other, "--timeout=60s"]).ok();
-    kubectl(&["-n", &space.namespace, "delete", "sandbox", "going", "--timeout=20s"]).ok();
+    kubectl(&["delete", "namespace", &other, "--timeout=120s"]).ok();
+    kubectl(&["-n", &space.namespace, "delete", "sandbox", "going", "--timeout=60s"]).ok();
     apply(&named("unseen")).ok();
 
     install_and_use_at_once(&space, &values);
@@ -139,7 +139,7 @@ fn w06_after_the_namespace_is_deleted_the_documented_line_lets_everything_go() {
     kubectl(&["create", "namespace", &other]).ok();
     apply(&manifest.replace(&format!("namespace: {}", space.namespace), &format!("namespace: {other}"))).ok();
     kubectl(&["-n", &space.namespace, "delete", "sandbox", "x", "--timeout=20s"]).ok();
-    kubectl(&["delete", "namespace", &other, "--timeout=60s"]).ok();
+    kubectl(&["delete", "namespace", &other, "--timeout=120s"]).ok();
 
     install(&values);
     set_up();
@@ -229,7 +229,7 @@ fn w35_while_all_of_sluice_is_down_only_sandboxes_and_plugins_wait_and_a_deletio
         kubectl(&["label", kind, "sluice", "sluice-e2e=here", "--overwrite"]).ok();
         kubectl(&["label", kind, "sluice", "sluice-e2e-"]).ok();
     }
-    kubectl(&["delete", "namespace", &other, "--timeout=60s"]).ok();
+    kubectl(&["delete", "namespace", &other, "--timeout=120s"]).ok();
     // All of that was while Sluice's own kinds do wait.
     let refused = apply(&space.sandbox("new", "  {}")).refused();
     assert!(refused.stderr.contains("failed calling webhook \"default.sluice.dev\""), "{}", refused.stderr);

@@ -57,6 +57,7 @@ fn told_to_come_again() -> u64 {
 #[test]
 fn w15_more_changes_than_can_be_worked_on_are_refused_at_once_and_nothing_of_them_runs() {
     const RUNNING: usize = 4;
+    const HELD: usize = 8; // the chart's own value
     let space = Space::alone("crowd");
     let _values = Values::set(&[&format!("maxRunning={RUNNING}")]);
     let proxy = Proxy::start();
@@ -71,14 +72,13 @@ fn w15_more_changes_than_can_be_worked_on_are_refused_at_once_and_nothing_of_the
         .filter(|(_, answer)| answer.message().contains("waits for its turn"))
         .map(|(name, _)| name.as_str())
         .collect();
-    assert!(refused.len() >= 100 - 2 * RUNNING, "{} were refused: {answers:#?}", refused.len());
+    assert!(refused.len() >= 100 - 2 * RUNNING - HELD, "{} were refused: {answers:#?}", refused.len());
     for (name, answer) in &answers {
         assert!(answer.code == 201 || answer.come_again().is_some(), "{name}: {answer:?}");
-        if refused.contains(name.as_str()) {
-            // Told at once, however late a busy machine tells it.
-            assert!(answer.took < GIVEN / 2, "{name}: {answer:?}");
-        }
     }
+    // Told at once, however late a busy machine tells it; but for those that were held in case there is room soon.
+    let late = answers.iter().filter(|(name, answer)| refused.contains(name.as_str()) && answer.took >= GIVEN / 2);
+    assert!(late.count() <= HELD, "{answers:#?}");
     let told = told_to_come_again();
     assert!(told >= refused.len() as u64, "the metric says {told}");
     let runs = list(&["phaseruns", "-l", &format!("sluice.dev/namespace={}", space.namespace)]);

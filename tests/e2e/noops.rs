@@ -181,7 +181,7 @@ fn w33_a_written_status_calls_no_webhook() {
     let plugin = space.plugin("witness", &witnesses());
     apply(&manifest(&space, &plugin, "one")).ok();
     let proxy = Proxy::start();
-    kubectl(&["-n", &space.namespace, "label", "sandbox", "x", "a=a"]).ok();
+    kubectl(&["-n", &space.namespace, "label", "sandbox", "x", "before=it"]).ok();
     let settled = space.rest("x");
     let before = calls();
     assert!(before > 0, "the API server counts them under another name");

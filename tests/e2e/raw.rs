@@ -72,7 +72,7 @@ impl Proxy {
     /// Creates a sandbox as client-go does: comes again when it is told to.
     #[track_caller]
     pub fn create_at_last(&self, space: &Space, manifest: &str) -> Value {
-        eventually(Duration::from_secs(120), "the sandbox is created", || {
+        eventually(Duration::from_secs(240), "the sandbox is created", || {
             let answer = self.create(space, manifest, "");
             if let Some(pause) = answer.come_again() {
                 std::thread::sleep(pause);
