@@ -299,7 +299,7 @@ impl TargetModel {
                     undoes: None,
                     writer: request.replica as u8,
                     uid: request.old.as_ref().map(|old| old.uid),
-                    life: fresh(role),
+                    life: Life::new(role),
                     version: 0,
                     late: false,
                 };
@@ -347,7 +347,7 @@ impl TargetModel {
                     if world.object.as_ref().is_some_and(|object| object.by == Some(run)) {
                         world.broken = Some("what is stored is never undone");
                     }
-                    let life = fresh(Role::Undo);
+                    let life = Life::new(Role::Undo);
                     let undo = Run {
                         attempt: 1,
                         undoes: Some(run),
@@ -470,19 +470,6 @@ impl TargetModel {
         };
         let runs = world.runs.iter().enumerate().filter_map(|(index, run)| run.as_ref().map(|run| (index, run)));
         world.requests.is_empty() && runs.into_iter().all(settled)
-    }
-}
-
-fn fresh(role: Role) -> Life {
-    Life {
-        role,
-        state: RunState::Pending,
-        executor: None,
-        takeovers: 0,
-        ignorable: false,
-        admitted: Vec::new(),
-        reported_at: None,
-        compensated_by: None,
     }
 }
 

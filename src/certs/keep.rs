@@ -44,13 +44,22 @@ pub async fn keep_rotated(
                 retry
             }
         };
-        // Whoever feeds these may be gone at shutdown; time alone then wakes us.
-        tokio::select! {
-            () = tokio::time::sleep(pause) => {}
-            Ok(()) = registration.changed() => {}
-            Ok(()) = known.changed() => {}
-        }
+        until_due(pause, &mut registration, &mut known).await;
         remembered = known.borrow_and_update().clone();
+    }
+}
+
+/// Waits for the time of the next look, or for news that may make a step due sooner.
+pub(super) async fn until_due<T>(
+    pause: Duration,
+    registration: &mut watch::Receiver<Registration>,
+    known: &mut watch::Receiver<T>,
+) {
+    // Whoever feeds these may be gone at shutdown; time alone then wakes us.
+    tokio::select! {
+        () = tokio::time::sleep(pause) => {}
+        Ok(()) = registration.changed() => {}
+        Ok(()) = known.changed() => {}
     }
 }
 

@@ -109,10 +109,11 @@ async fn reconcile(record: Arc<SandboxRecord>, context: Arc<Context>) -> Result<
 /// is known of it is the run before its deletion.
 pub(super) async fn remember(context: &Context, deletion: &RunEntry) -> Result<(), ControllerError> {
     let Some(uid) = deletion.target.uid.clone() else { return Ok(()) };
-    let is_last = |run: &RunEntry| {
+    let is_last = |run: &Arc<RunEntry>| {
         run.phase == Some(Phase::PostDelete) && run.compensates.is_none() && run.target.uid.as_ref() == Some(&uid)
     };
-    if !context.engine.index.filter(is_last).is_empty() {
+    let target = &deletion.target;
+    if context.engine.index.of_name(&target.namespace, &target.name).iter().any(is_last) {
         return Ok(());
     }
     let records: Api<SandboxRecord> = Api::all(context.client.clone());

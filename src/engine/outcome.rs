@@ -2,11 +2,10 @@
 //! against the version that was seen, and only then acted upon.
 
 use super::life::{self, Admission, Effect, Event, Life};
-use super::{Engine, EngineError, name_of, outputs};
+use super::{Engine, EngineError, execute, name_of, outputs};
 use crate::api::{Phase, PhaseRun, PhaseRunSpec, RunState, StepStatus, TargetRef};
 use crate::engine::index::RunEntry;
 use crate::plan::undo;
-use k8s_openapi::jiff::Timestamp;
 use kube::api::{DynamicObject, Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
@@ -62,13 +61,13 @@ impl Engine {
 
     /// Notes the request that is let through on the strength of a run.
     pub async fn admit(&self, entry: &RunEntry, uid: &str, generation: i64) -> Result<Arc<RunEntry>, EngineError> {
-        let admission = Admission { uid: uid.to_owned(), generation, at: Some(microsecond(Timestamp::now())) };
+        let admission = Admission { uid: uid.to_owned(), generation, at: Some(execute::now().0) };
         self.transition(entry, &Event::Admitted(admission)).await
     }
 
     /// Notes that a client was told of a failure.
     pub async fn reported(&self, entry: &RunEntry) -> Result<Arc<RunEntry>, EngineError> {
-        self.transition(entry, &Event::Reported { at: microsecond(Timestamp::now()) }).await
+        self.transition(entry, &Event::Reported { at: execute::now().0 }).await
     }
 
     /// Gives a finished pre-phase up whose change was not stored, and begins to undo it.
@@ -143,9 +142,4 @@ impl Engine {
         let found = objects.get_opt(&target.name).await.map_err(EngineError::api(what))?;
         Ok(found.and_then(|found| serde_json::to_value(found).ok()))
     }
-}
-
-/// What the API server keeps of a moment.
-fn microsecond(moment: Timestamp) -> Timestamp {
-    Timestamp::from_microsecond(moment.as_microsecond()).unwrap_or(moment)
 }

@@ -7,13 +7,12 @@ use super::waits::{self, SHORTEST, Waits};
 use crate::api::{Phase, ResourcePlugin, labels};
 use crate::controller::events::Recorder;
 use crate::engine::index::RunEntry;
-use crate::engine::life::{self, Asker, Obstacle, Stored};
+use crate::engine::life::{Asker, Obstacle, Stored};
 use crate::engine::{Engine, EngineError};
 use crate::plan::plugins::Plugins;
 use crate::plan::runs::{self, Change, PlannedRun, Side};
 use crate::plan::timing::{self, Waiting};
 use crate::plan::{check, key, message};
-use k8s_openapi::jiff::Timestamp;
 use kube::Api;
 use kube::api::ListParams;
 use std::sync::atomic::Ordering;
@@ -253,11 +252,7 @@ impl Admission {
                 target.kind
             ))),
             Ok(Ok(Some(Obstacle::Open(run) | Obstacle::Superseded(run)))) => {
-                let gap = self
-                    .engine
-                    .index
-                    .get(&run)
-                    .map_or(SHORTEST, |run| waits::gap_until(&self.engine.index, &run, held));
+                let gap = waits::gap_until(&self.engine.index, self.engine.index.get(&run).as_deref(), held);
                 let kind = &target.kind;
                 let why = format!("another change of {kind} {target} is under way: kubectl get phaserun {run} -w");
                 Err(later(&why, gap))
@@ -298,21 +293,16 @@ impl Admission {
                 entry.name
             ))),
             Ok(Outcome::Running { entry, held }) => {
-                let ran = life::since(entry.started_at.or(entry.created_at), Timestamp::now());
-                let text = message::still_running(&entry.name, phase.slug(), &target, entry.current.as_ref(), ran);
-                let usual = self.engine.index.usually_takes(entry.work);
-                let hold = if held { timing::LONGEST_HOLD } else { Duration::ZERO };
-                Err(Answer::later(text, timing::retry_after(Waiting { limit, elapsed: ran, usual, hold })))
+                let waiting = Waiting { limit, ..waits::waiting(&self.engine.index, &entry, held) };
+                let (current, ran) = (entry.current.as_ref(), waiting.elapsed);
+                let text = message::still_running(&entry.name, phase.slug(), &target, current, ran);
+                Err(Answer::later(text, timing::retry_after(waiting)))
             }
             Ok(Outcome::Undecided(run)) => Err(busy(&format!(
                 "this change of {target} was let through moments ago and whether it is stored is not known yet (run {run})"
             ))),
             Ok(Outcome::Undoing(undo)) => {
-                let gap = self
-                    .engine
-                    .index
-                    .get(&undo)
-                    .map_or(SHORTEST, |undo| waits::gap_until(&self.engine.index, &undo, held));
+                let gap = waits::gap_until(&self.engine.index, self.engine.index.get(&undo).as_deref(), held);
                 let why = "an earlier attempt of this change failed and is being undone";
                 Err(later(&format!("{why}: kubectl get phaserun {undo} -w"), gap))
             }

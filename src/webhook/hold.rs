@@ -11,7 +11,7 @@ use rand::Rng;
 use rand::distr::Alphanumeric;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
@@ -115,13 +115,11 @@ impl Holder {
                         return Ok(Outcome::Busy);
                     }
                     if engine.executing() >= self.limits.running {
-                        tokio::select! {
-                            biased;
-                            // The end of any run may make room; the news of it comes a moment before.
-                            _ = changes.changed() => tokio::time::sleep(ROOM_AGAIN).await,
-                            () = tokio::time::sleep_until(until) => return Ok(Outcome::Busy),
-                            () = self.stop.cancelled() => return Ok(Outcome::Busy),
+                        if !self.news(&mut changes, until).await {
+                            return Ok(Outcome::Busy);
                         }
+                        // The end of any run may make room; the news of it comes a moment before.
+                        tokio::time::sleep(ROOM_AGAIN).await;
                         continue;
                     }
                     let routing_key = request.routing_key.clone().unwrap_or_else(new_routing_key);
@@ -181,11 +179,8 @@ impl Holder {
                     }
                 }
                 Next::AwaitDecision { run } => {
-                    tokio::select! {
-                        biased;
-                        _ = changes.changed() => {}
-                        () = tokio::time::sleep_until(until) => return Ok(Outcome::Undecided(run)),
-                        () = self.stop.cancelled() => return Ok(Outcome::Undecided(run)),
+                    if !self.news(&mut changes, until).await {
+                        return Ok(Outcome::Undecided(run));
                     }
                 }
                 Next::AwaitUndo { undo } => {
@@ -196,11 +191,8 @@ impl Holder {
                         }
                     }
                     // It may not be written yet, or be tried again after a while.
-                    tokio::select! {
-                        biased;
-                        _ = changes.changed() => {}
-                        () = tokio::time::sleep_until(until) => return Ok(Outcome::Undoing(undo)),
-                        () = self.stop.cancelled() => return Ok(Outcome::Undoing(undo)),
+                    if !self.news(&mut changes, until).await {
+                        return Ok(Outcome::Undoing(undo));
                     }
                 }
             }
@@ -243,11 +235,8 @@ impl Holder {
                 }
                 Obstacle::Undecided(_) => {}
             }
-            tokio::select! {
-                biased;
-                _ = changes.changed() => {}
-                () = tokio::time::sleep_until(until) => return Ok(Some(obstacle)),
-                () = self.stop.cancelled() => return Ok(Some(obstacle)),
+            if !self.news(&mut changes, until).await {
+                return Ok(Some(obstacle));
             }
         }
     }
@@ -262,6 +251,16 @@ impl Holder {
         let seat = self.seats.clone().try_acquire_owned().ok()?;
         let taken = self.limits.held - self.seats.available_permits();
         (taken <= share(self.limits, replicas)).then_some(seat)
+    }
+
+    /// Waits for news of any run; false where time was up first, or this replica is told to stop.
+    async fn news(&self, changes: &mut watch::Receiver<u64>, until: Instant) -> bool {
+        tokio::select! {
+            biased;
+            _ = changes.changed() => true,
+            () = tokio::time::sleep_until(until) => false,
+            () = self.stop.cancelled() => false,
+        }
     }
 
     /// Waits until a run that was written down is begun; false where it was taken back instead.

@@ -2,7 +2,7 @@
 
 use super::admit::{Admission, Judged, busy};
 use super::review::{Answer, Request};
-use super::waits::{self, SHORTEST};
+use super::waits;
 use crate::api::{GROUP, SandboxRecord, labels};
 use crate::controller::sandbox_resource;
 use crate::plan::message;
@@ -54,7 +54,7 @@ impl Admission {
     /// Told to come again like one whose own phase runs, so that one command covers the whole of the one that does.
     fn name_is_taken(&self, namespace: &str, name: &str, held: bool) -> Answer {
         let last = self.engine.index.of_name(namespace, name).into_iter().rev().find(|run| run.state.is_open());
-        let gap = last.map_or(SHORTEST, |run| waits::gap_until(&self.engine.index, &run, held));
+        let gap = waits::gap_until(&self.engine.index, last.as_deref(), held);
         let why = format!("the last phases of the sandbox that was called {name:?} before are still running");
         Answer::later(format!("{why}; make the same change again"), gap)
     }

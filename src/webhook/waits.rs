@@ -2,7 +2,6 @@
 //!
 //! A client that comes again says nothing of its earlier attempts; this remembers them by the change's key.
 
-use crate::api::RunState;
 use crate::engine::index::{RunEntry, RunIndex};
 use crate::engine::life;
 use crate::plan::timing::{self, Waiting};
@@ -43,15 +42,20 @@ impl Waits {
     }
 }
 
-/// When to come again for a change that waits for a run of another one, so that one command covers that run too.
-pub fn gap_until(index: &RunIndex, run: &RunEntry, held: bool) -> Duration {
-    if run.state != RunState::Pending && run.state != RunState::Running {
-        return SHORTEST;
+/// What is known of a run for which a request waits.
+pub fn waiting(index: &RunIndex, run: &RunEntry, held: bool) -> Waiting {
+    Waiting {
+        limit: Duration::from_secs(run.timeout_seconds.into()),
+        elapsed: life::since(run.started_at.or(run.created_at), Timestamp::now()),
+        usual: index.usually_takes(run.work),
+        hold: if held { timing::LONGEST_HOLD } else { Duration::ZERO },
     }
-    let limit = Duration::from_secs(run.timeout_seconds.into());
-    let elapsed = life::since(run.started_at.or(run.created_at), Timestamp::now());
-    let hold = if held { timing::LONGEST_HOLD } else { Duration::ZERO };
-    timing::retry_after(Waiting { limit, elapsed, usual: index.usually_takes(run.work), hold }).max(SHORTEST)
+}
+
+/// When to come again for a change that waits for a run of another one, so that one command covers that run too.
+pub fn gap_until(index: &RunIndex, run: Option<&RunEntry>, held: bool) -> Duration {
+    let open = run.filter(|run| run.state.is_open());
+    open.map_or(SHORTEST, |run| timing::retry_after(waiting(index, run, held)).max(SHORTEST))
 }
 
 #[cfg(test)]

@@ -20,6 +20,7 @@ use super::Tokens;
 use super::accept::Accepted;
 use super::rotate::{Action, due};
 use crate::certs::issue::Names;
+use crate::certs::keep::until_due;
 use crate::certs::rotate::Registration;
 use crate::certs::store::{ATTEMPTS, SecretStore, StoreError, Written};
 
@@ -133,12 +134,7 @@ pub(in crate::certs) async fn keep_renewed(
                 retry
             }
         };
-        // Whoever feeds these may be gone at shutdown; time alone then wakes us.
-        tokio::select! {
-            () = tokio::time::sleep(pause) => {}
-            Ok(()) = registration.changed() => {}
-            Ok(()) = known.changed() => {}
-        }
+        until_due(pause, &mut registration, &mut known).await;
     }
 }
 

@@ -207,6 +207,20 @@ fn awaits_commit(life: &Life) -> bool {
 }
 
 impl Life {
+    /// That of a run which was written down and to which nothing has happened.
+    pub const fn new(role: Role) -> Self {
+        Self {
+            role,
+            state: RunState::Pending,
+            executor: None,
+            takeovers: 0,
+            ignorable: false,
+            admitted: Vec::new(),
+            reported_at: None,
+            compensated_by: None,
+        }
+    }
+
     /// The fields of the status that differ from `before`, as a merge patch.
     pub fn patch(&self, before: &Self) -> Value {
         let mut patch = Map::new();
@@ -282,16 +296,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn life(role: Role, state: RunState) -> Life {
-        Life {
-            role,
-            state,
-            executor: None,
-            takeovers: 0,
-            ignorable: false,
-            admitted: Vec::new(),
-            reported_at: None,
-            compensated_by: None,
-        }
+        Life { state, ..Life::new(role) }
     }
 
     fn pre(state: RunState) -> Life {
