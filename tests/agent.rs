@@ -116,7 +116,8 @@ async fn orphans_are_collected_and_end_with_the_pod() {
         long.display()
     );
     assert!(session.run(step("orphans", &script)).await.unwrap().succeeded());
-    assert_eq!(state(&long), Some('S'));
+    let lives = state(&long).filter(|state| !matches!(state, 'Z' | 'X'));
+    assert!(lives.is_some(), "an orphan goes on when its step has ended");
     eventually("the short orphan is collected", || state(&short).is_none()).await;
     session.exit().await.unwrap();
     assert_eq!(container.exit_code().await, Some(0));
