@@ -5,25 +5,28 @@
 
 use crate::plan::message::with_causes;
 use std::convert::Infallible;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::stream::{BoxStream, select_all};
 use futures::{FutureExt as _, StreamExt as _, TryStreamExt as _};
 use k8s_openapi::api::admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration};
+use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams};
 use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, Client};
 use serde_json::Value;
+use tokio::net::TcpStream;
 use tokio::sync::watch;
 
 use super::issue::Names;
 use super::rotate::Registration;
 use super::store::{CALL, code};
 use super::token::{Token, Tokens};
-use super::webhook_spec::{Kind, Pace, apply_over, differs, has_ready_endpoint, observe, ours};
+use super::webhook_spec::{Kind, Pace, SERVICE_PORT, apply_over, differs, has_ready_endpoint, observe, ours};
 use crate::api::labels::MANAGER;
 
 /// Looked at this often even without an event.
@@ -32,6 +35,8 @@ const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LAST_RETRY: Duration = Duration::from_secs(60);
 /// Events that come together are answered together.
 const GATHER: Duration = Duration::from_millis(100);
+/// How long our own Service is tried before the webhooks are registered.
+const PROXY: Duration = Duration::from_secs(5);
 const SERVICE_LABEL: &str = "kubernetes.io/service-name";
 
 /// The objects that register us.
@@ -101,7 +106,7 @@ pub async fn keep_registered(
     mut tokens: watch::Receiver<Arc<Tokens>>,
     told: watch::Sender<Registration>,
 ) -> Result<Infallible, RegisterError> {
-    let edge = Edge { client, webhooks };
+    let mut edge = Edge { client, webhooks, has_been_reached: false };
     let mut events = edge.events();
     let mut pace = Pace::default();
     let mut retry = FIRST_RETRY;
@@ -141,19 +146,21 @@ pub async fn keep_registered(
 /// What the webhook configurations trust and name now. For a first certificate and a first token that must not
 /// contradict them.
 pub async fn look(client: Client, webhooks: Webhooks) -> Result<Registration, RegisterError> {
-    let live = Edge { client, webhooks }.live().await?;
+    let live = Edge { client, webhooks, has_been_reached: false }.live().await?;
     Ok(observe(&live, &Registration::Unknown, Timestamp::now()))
 }
 
 struct Edge {
     client: Client,
     webhooks: Webhooks,
+    /// Whether a connection through our own Service was waited for.
+    has_been_reached: bool,
 }
 
 impl Edge {
     /// One look at everything, and the writes that are due. Returns how long to wait without an event.
     async fn pass(
-        &self,
+        &mut self,
         bundle: &str,
         token: &Token,
         pace: &mut Pace,
@@ -178,6 +185,10 @@ impl Edge {
                 continue;
             }
             let body = apply_over(current, *kind, &desired, Timestamp::now());
+            if !self.has_been_reached && ours(current, *kind).is_none() {
+                self.await_proxy().await;
+                self.has_been_reached = true;
+            }
             *object = self.apply(*kind, &body).await?;
             wrote = true;
         }
@@ -232,6 +243,30 @@ impl Edge {
         let list = ListParams::default().labels(&format!("{SERVICE_LABEL}={service}"));
         let slices = call("list", &format!("EndpointSlices of Service {service}"), self.slices().list(&list)).await?;
         Ok(has_ready_endpoint(&slices.items))
+    }
+
+    /// Waits until our Service leads to one of us, for the proxies hear of a ready endpoint after the API server does. No
+    /// answer within [`PROXY`] proves nothing: a network may keep a pod from itself.
+    async fn await_proxy(&self) {
+        let names = &self.webhooks.names;
+        let services: Api<Service> = Api::namespaced(self.client.clone(), &names.namespace);
+        let reached = async {
+            let service = services.get(&names.service).await.map_err(io::Error::other)?;
+            let spec = service.spec.unwrap_or_default();
+            let address = spec.cluster_ip.ok_or_else(|| io::Error::other("it has no clusterIP"))?;
+            while let Err(error) = TcpStream::connect((address.as_str(), SERVICE_PORT)).await {
+                tracing::debug!(%error, "our own Service leads nowhere yet");
+                tokio::time::sleep(GATHER).await;
+            }
+            Ok::<_, io::Error>(())
+        };
+        match tokio::time::timeout(PROXY, reached).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!(error = with_causes(&error), "our own Service could not be tried"),
+            Err(_) => {
+                tracing::info!("our own Service cannot be reached from here; the webhooks are registered all the same")
+            }
+        }
     }
 
     /// A tick for each change of what we look at.

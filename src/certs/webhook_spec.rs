@@ -30,7 +30,7 @@ pub const MUTATE_NAME: &str = "default.sluice.dev";
 pub const VALIDATE_TIMEOUT_SECONDS: u32 = 30;
 /// The mutating webhook only computes.
 pub const MUTATE_TIMEOUT_SECONDS: u32 = 5;
-const SERVICE_PORT: u16 = 443;
+pub(super) const SERVICE_PORT: u16 = 443;
 
 /// One of the two kinds of webhook configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

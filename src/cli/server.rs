@@ -257,7 +257,7 @@ fn webhooks(
                 .map(|account| format!("system:serviceaccount:{}:{account}", args.namespace)),
         },
         plugins: PluginAdmission {
-            client: engine.client().clone(),
+            engine: engine.clone(),
             plugins: plugins.clone(),
             allowed: RunnerLimits {
                 own_namespace: args.namespace.clone(),

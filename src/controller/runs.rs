@@ -40,7 +40,7 @@ pub async fn follow(context: Arc<Context>, sandboxes: SandboxStore, records: Rec
     let mut tidied = Instant::now();
     let mut told = BTreeSet::new();
     loop {
-        let open: Vec<Arc<RunEntry>> = context.engine.index.filter(needs_a_look);
+        let open: Vec<Arc<RunEntry>> = context.engine.index.filter(|run| !run.is_over());
         let looks = open.iter().map(|run| async {
             if let Err(error) = look(&context, &sandboxes, &records, run).await {
                 tracing::warn!(
@@ -65,20 +65,6 @@ pub async fn follow(context: Arc<Context>, sandboxes: SandboxStore, records: Rec
     }
 }
 
-/// Runs that are not at their end yet.
-fn needs_a_look(run: &RunEntry) -> bool {
-    run.state.is_open() || awaits_commit(run) || owes_undo(run)
-}
-
-fn awaits_commit(run: &RunEntry) -> bool {
-    let passed = run.state == RunState::Succeeded || (run.state == RunState::Failed && run.ignorable);
-    run.phase.is_some_and(Phase::is_pre) && run.compensates.is_none() && passed
-}
-
-fn owes_undo(run: &RunEntry) -> bool {
-    run.compensated_by.is_some() && matches!(run.state, RunState::Failed | RunState::Abandoned)
-}
-
 async fn look(
     context: &Arc<Context>,
     sandboxes: &SandboxStore,
@@ -89,7 +75,7 @@ async fn look(
         context.engine.adopt(run).await?;
         return Ok(());
     }
-    if owes_undo(run) {
+    if run.owes_undo() {
         return follow_undo(context, run).await;
     }
     // The phases of one change succeed one after the other; none is given up while another is at work.

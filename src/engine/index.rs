@@ -78,6 +78,23 @@ impl RunEntry {
         self.resource_version.parse().unwrap_or_default()
     }
 
+    /// Whether nothing is left to do for it: it ended, its change is stored or given up, and what it did is undone
+    /// where it must be.
+    pub fn is_over(&self) -> bool {
+        !(self.state.is_open() || self.awaits_commit() || self.owes_undo())
+    }
+
+    /// Whether it is a pre-phase that passed, and its change not known to be stored or given up.
+    pub fn awaits_commit(&self) -> bool {
+        let passed = self.state == RunState::Succeeded || (self.state == RunState::Failed && self.ignorable);
+        self.phase.is_some_and(Phase::is_pre) && self.compensates.is_none() && passed
+    }
+
+    /// Whether what it did is to be undone, and that has not succeeded yet.
+    pub fn owes_undo(&self) -> bool {
+        self.compensated_by.is_some() && matches!(self.state, RunState::Failed | RunState::Abandoned)
+    }
+
     /// How long its steps took; none before they have ended.
     pub fn took(&self) -> Option<Duration> {
         self.finished_at.map(|finished| life::since(self.started_at, finished))

@@ -2,14 +2,15 @@
 
 use super::admit::{WARNING_LIMIT, listed};
 use super::review::{Answer, Operation, Request};
-use crate::api::{ResourcePluginSpec, SandboxRecord};
+use crate::api::{PhaseRun, ResourcePluginSpec, SandboxRecord};
 use crate::controller::sandbox_resource;
+use crate::engine::Engine;
 use crate::plan::check::{self, Fault};
 use crate::plan::plugins::{Plugins, is_versioned};
 use crate::plan::{message, runs, timing};
 use futures::{Stream, StreamExt, TryStreamExt, stream};
+use kube::Api;
 use kube::api::{DynamicObject, ListParams};
-use kube::{Api, Client};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -21,7 +22,7 @@ const NAMED: usize = 5;
 
 /// What the admission of plugins needs.
 pub struct PluginAdmission {
-    pub client: Client,
+    pub engine: Arc<Engine>,
     pub plugins: Arc<RwLock<Plugins>>,
     pub allowed: RunnerLimits,
 }
@@ -87,10 +88,13 @@ impl PluginAdmission {
         }
     }
 
-    /// Some of those that use a plugin: sandboxes that are there, and gone ones whose last phases are still owed.
+    /// Some of those that use a plugin: sandboxes that are there or on their way, and gone ones whose last phases are
+    /// still owed.
     async fn users(&self, plugin: &str) -> Result<Vec<String>, kube::Error> {
-        let sandboxes: Api<DynamicObject> = Api::all_with(self.client.clone(), &sandbox_resource());
-        let records: Api<SandboxRecord> = Api::all(self.client.clone());
+        let client = self.engine.client();
+        let sandboxes: Api<DynamicObject> = Api::all_with(client.clone(), &sandbox_resource());
+        let records: Api<SandboxRecord> = Api::all(client.clone());
+        let phases: Api<PhaseRun> = Api::all(client.clone());
         let mut users = BTreeSet::new();
         let mut stored =
             pages(sandboxes, |sandbox: DynamicObject| serde_json::to_value(sandbox).unwrap_or_default()).boxed();
@@ -104,6 +108,16 @@ impl PluginAdmission {
             let user = format!("sandbox {}", runs::target(&object));
             if users.len() < NAMED && !users.contains(&user) && self.uses(&object, plugin) {
                 users.insert(format!("{user} (deleted, but its last phases are still to run)"));
+            }
+        }
+        for open in self.engine.index.filter(|run| !run.is_over()) {
+            let user = format!("sandbox {}", open.target);
+            if users.len() >= NAMED || users.contains(&user) {
+                continue;
+            }
+            let run = phases.get_opt(&open.name).await?;
+            if run.is_some_and(|run| self.uses(&run.spec.object, plugin)) {
+                users.insert(format!("{user} (a change of it is under way in phaserun {})", open.name));
             }
         }
         Ok(users.into_iter().collect())
