@@ -23,7 +23,7 @@ mod step;
 mod steps;
 #[cfg(test)]
 mod tests;
-mod workspace;
+pub mod workspace;
 
 pub use connect::connect;
 pub use error::AgentError;

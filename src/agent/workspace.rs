@@ -84,7 +84,8 @@ fn write_script(directory: &Path, path: &Path, script: &str) -> io::Result<()> {
     fs::rename(&temporary, path)
 }
 
-fn directory(agent: &Path, id: &StepId) -> PathBuf {
+/// Where an attempt of a step has its directory.
+pub fn directory(agent: &Path, id: &StepId) -> PathBuf {
     agent.join(WORK).join(format!("{}-{}", file_name(&id.step), id.attempt))
 }
 

@@ -66,6 +66,16 @@ pub struct PhaseRunSpec {
     pub old_object: Option<Value>,
 }
 
+impl PhaseRunSpec {
+    /// The target before and after the change; none before a create and after a delete.
+    pub fn old_and_new(&self) -> (Option<&Value>, Option<&Value>) {
+        match self.phase {
+            Phase::PreDelete | Phase::PostDelete => (Some(&self.object), None),
+            _ => (self.old_object.as_ref(), Some(&self.object)),
+        }
+    }
+}
+
 /// What a run is about. The engine knows no more of a kind than this.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -241,6 +251,9 @@ pub struct StepStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::time")]
     pub finished_at: Option<MicroTime>,
+    /// Whether its failure changes nothing: the step says `continueOnError`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub tolerated: bool,
     /// What a script ended with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
@@ -256,6 +269,13 @@ pub struct StepStatus {
     /// The objects that the step keeps, written down before they are applied.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub applied: Vec<ObjectRef>,
+}
+
+impl StepStatus {
+    /// Whether the run fails by it.
+    pub fn has_failed(&self) -> bool {
+        self.state == StepState::Failed && !self.tolerated
+    }
 }
 
 /// An object that an `apply` step keeps.
@@ -288,8 +308,24 @@ pub enum StepKind {
     #[default]
     Script,
     Apply,
+    Delete,
+    Wait,
+    Http,
     /// Deletes what the resource's `apply` steps made; the last step of a resource that leaves.
     DeleteApplied,
+}
+
+impl fmt::Display for StepKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Script => "script",
+            Self::Apply => "apply",
+            Self::Delete => "delete",
+            Self::Wait => "wait",
+            Self::Http => "http",
+            Self::DeleteApplied => "deleteApplied",
+        })
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

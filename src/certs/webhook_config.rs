@@ -264,7 +264,7 @@ impl Edge {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::warn!(error = with_causes(&error), "our own Service could not be tried"),
             Err(_) => {
-                tracing::info!("our own Service cannot be reached from here; the webhooks are registered all the same")
+                tracing::info!("our own Service cannot be reached from here; the webhooks are registered all the same");
             }
         }
     }

@@ -76,7 +76,9 @@ fn line(step: &StepStatus) -> String {
     let kind = match step.kind {
         StepKind::Script => "script",
         StepKind::Apply => "apply",
-        StepKind::DeleteApplied => "delete",
+        StepKind::Delete | StepKind::DeleteApplied => "delete",
+        StepKind::Wait => "wait",
+        StepKind::Http => "http",
     };
     let mut notes: Vec<String> = step.message.iter().cloned().collect();
     if step.state == StepState::Failed || step.exit_code.is_some_and(|code| code != 0) {

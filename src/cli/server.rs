@@ -12,6 +12,7 @@ use crate::controller::{self, ControllerSettings};
 use crate::engine::replicas::{self, Identity, Replicas};
 use crate::engine::{Engine, EngineSettings, PodSettings, follow_replicas, follow_runs};
 use crate::metrics::Metrics;
+use crate::plan::http::{Allowed, Target};
 use crate::plan::message::with_causes;
 use crate::plan::plugins::Plugins;
 use crate::webhook::admit::Admission;
@@ -75,6 +76,9 @@ pub struct ServerArgs {
     /// The namespaces that plugins may run in
     #[arg(long, value_delimiter = ',')]
     runner_namespaces: Vec<String>,
+    /// What `http` steps may call: HOST, *.DOMAIN, HOST:PORT or *.DOMAIN:PORT; nothing by default
+    #[arg(long, value_delimiter = ',')]
+    http_allowed_targets: Vec<Target>,
     /// The name of the ValidatingWebhookConfiguration
     #[arg(long, default_value = "sluice")]
     validating_webhook: String,
@@ -149,7 +153,7 @@ async fn serve(args: ServerArgs) -> anyhow::Result<ExitCode> {
     tracing::info!(version = env!("CARGO_PKG_VERSION"), replica = %identity, "starting");
     let engine = Engine::new(
         client.clone(),
-        EngineSettings { namespace: args.namespace.clone() },
+        EngineSettings { namespace: args.namespace.clone(), http: Allowed::new(args.http_allowed_targets.clone()) },
         PodSettings {
             own_namespace: args.namespace.clone(),
             agent_image: args.image.clone(),

@@ -1,20 +1,16 @@
 //! The `apply` step: objects written with server-side apply as the runner's service account, pruned when they are
 //! no longer made, deleted with their resource.
 
-use super::error::{StepError, has_no_namespace, is_status, is_terminating};
-use super::impersonate::ServiceAccount;
-use crate::api::{Apply, ObjectRef, TargetRef, labels};
+use super::error::{StepError, has_no_namespace, is_terminating};
+use super::objects::Objects;
+use super::repeat;
+use crate::api::{Apply, ObjectRef, ObjectTemplate, TargetRef, labels};
 use crate::plan::scope::Scope;
-use crate::plan::{expression::Expression, template::Template};
-use kube::Client;
-use kube::api::{ApiResource, DeleteParams, DynamicObject, PatchParams, Preconditions, PropagationPolicy, Request};
-use kube::core::GroupVersionKind;
+use crate::plan::template::Template;
+use kube::api::{PatchParams, ValidationDirective};
 use kube::core::params::Patch;
-use kube::discovery::{self, Scope as KindScope};
-use kube::{Resource, api::ValidationDirective};
 use serde_json::{Value, json};
-use std::collections::{BTreeSet, HashMap};
-use std::sync::{Mutex, PoisonError};
+use std::collections::BTreeSet;
 
 /// An object that is to be applied.
 #[derive(Clone, Debug)]
@@ -23,34 +19,9 @@ pub struct Manifest {
     pub reference: ObjectRef,
 }
 
-/// The kinds that the cluster serves, as far as anybody asked.
-#[derive(Default)]
-pub struct Kinds(Mutex<HashMap<GroupVersionKind, (ApiResource, KindScope)>>);
-
-impl Kinds {
-    pub(super) async fn find(
-        &self,
-        client: &Client,
-        api_version: &str,
-        kind: &str,
-    ) -> Result<(ApiResource, KindScope), kube::Error> {
-        let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
-        let kind = GroupVersionKind::gvk(group, version, kind);
-        if let Some(known) = self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&kind) {
-            return Ok(known.clone());
-        }
-        let (resource, capabilities) = discovery::pinned_kind(client, &kind).await?;
-        let found = (resource, capabilities.scope);
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(kind, found.clone());
-        Ok(found)
-    }
-}
-
 /// The account, the client and the resource that objects are applied for.
 pub struct Applier<'a> {
-    pub client: &'a Client,
-    pub kinds: &'a Kinds,
-    pub account: ServiceAccount,
+    pub objects: Objects<'a>,
     pub target: &'a TargetRef,
     pub resource: &'a str,
     pub plugin: &'a str,
@@ -81,17 +52,7 @@ impl Applier<'_> {
     /// Every object of the step, its expressions evaluated.
     pub async fn render(&self, apply: &Apply, scope: &Scope) -> Result<Vec<Manifest>, StepError> {
         let failed = |error: &dyn std::error::Error| StepError::Failed(error.to_string());
-        let mut scopes = Vec::new();
-        match &apply.for_each {
-            None => scopes.push(scope.clone()),
-            Some(source) => {
-                let list = Expression::parse(source).map_err(|e| failed(&e))?;
-                let name = apply.as_.as_deref().unwrap_or("item");
-                for item in list.evaluate_list_bounded(scope).await.map_err(|e| failed(&e))? {
-                    scopes.push(scope.with(name, &item).map_err(|e| failed(&e))?);
-                }
-            }
-        }
+        let scopes = repeat::scopes(apply.for_each.as_deref(), apply.as_.as_deref(), scope).await?;
         let mut manifests: Vec<Manifest> = Vec::new();
         for (index, manifest) in apply.manifests.iter().enumerate() {
             let template =
@@ -113,25 +74,15 @@ impl Applier<'_> {
 
     async fn complete(&self, mut object: Value, index: usize) -> Result<Manifest, StepError> {
         let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
-        let (api_version, kind, name) = (text("/apiVersion"), text("/kind"), text("/metadata/name"));
-        if name.is_empty() {
-            return Err(StepError::Failed(format!("apply.manifests[{index}].metadata.name is empty")));
-        }
-        let what = || format!("{kind} ({api_version}) is not a kind that this cluster serves");
-        let (_, scope) = self.kinds.find(self.client, &api_version, &kind).await.map_err(StepError::api(what()))?;
-        let namespace = match (scope, text("/metadata/namespace")) {
-            (KindScope::Cluster, _) => None,
-            (KindScope::Namespaced, given) if given.is_empty() => Some(self.target.namespace.clone()),
-            (KindScope::Namespaced, given) => Some(given),
+        let template = ObjectTemplate {
+            api_version: text("/apiVersion"),
+            kind: text("/kind"),
+            namespace: Some(text("/metadata/namespace")).filter(|namespace| !namespace.is_empty()),
+            name: text("/metadata/name"),
         };
-        for (field, value) in [("name", Some(&name)), ("namespace", namespace.as_ref())] {
-            if let Some(value) = value.filter(|value| !is_path_segment(value)) {
-                return Err(StepError::Failed(format!(
-                    "apply.manifests[{index}].metadata.{field}: {value:?} cannot name an object: use letters, digits, -, _, . and :"
-                )));
-            }
-        }
-        object["metadata"]["namespace"] = json!(namespace);
+        let field = format!("apply.manifests[{index}].metadata");
+        let reference = self.objects.reference(&template, &self.target.namespace, &field).await?;
+        object["metadata"]["namespace"] = json!(reference.namespace);
         let marks = [
             (labels::APPLIED_BY, self.mark()),
             (labels::NAMESPACE, labels::value(&self.target.namespace)),
@@ -145,7 +96,7 @@ impl Applier<'_> {
         for (label, value) in marks {
             object["metadata"]["labels"][label] = json!(value);
         }
-        Ok(Manifest { object, reference: ObjectRef { api_version, kind, namespace, name } })
+        Ok(Manifest { object, reference })
     }
 
     /// Writes the objects, then deletes those of `before` that are not among them. An object that is there already
@@ -155,7 +106,7 @@ impl Applier<'_> {
         for manifest in manifests {
             let reference = &manifest.reference;
             if !before.contains(reference)
-                && let Some(found) = self.get(reference).await?
+                && let Some(found) = self.objects.get(reference).await?
                 && !self.is_ours(&found)
             {
                 return Err(StepError::Foreign { object: reference.clone() });
@@ -163,8 +114,8 @@ impl Applier<'_> {
             let mut params = PatchParams::apply(&self.manager());
             params.field_validation = Some(ValidationDirective::Strict);
             let request =
-                self.request(reference).await?.patch(&reference.name, &params, &Patch::Apply(&manifest.object));
-            match self.send(request, || format!("{reference} could not be applied")).await {
+                self.objects.request(reference).await?.patch(&reference.name, &params, &Patch::Apply(&manifest.object));
+            match self.objects.send(request, || format!("{reference} could not be applied")).await {
                 Ok(_) => applied += 1,
                 // It would be gone at once; failing would keep the namespace, and what is in it, for ever.
                 Err(StepError::Api { source, .. }) if is_terminating(&source) || self.is_gone(reference, &source) => {}
@@ -186,24 +137,12 @@ impl Applier<'_> {
     pub async fn delete(&self, objects: &BTreeSet<ObjectRef>, whose: Whose) -> Result<usize, StepError> {
         let mut deleted = 0;
         for reference in objects {
-            let Some(found) = self.get(reference).await? else { continue };
+            let Some(found) = self.objects.get(reference).await? else { continue };
             if !self.is_ours(&found) || (whose == Whose::Plugin && !self.is_plugins(&found)) {
                 continue;
             }
-            let params = DeleteParams {
-                propagation_policy: Some(PropagationPolicy::Background),
-                preconditions: Some(Preconditions {
-                    uid: found["metadata"]["uid"].as_str().map(str::to_owned),
-                    resource_version: None,
-                }),
-                ..DeleteParams::default()
-            };
-            let request = self.request(reference).await?.delete(&reference.name, &params);
-            match self.send(request, || format!("{reference} could not be deleted")).await {
-                Ok(_) => deleted += 1,
-                Err(StepError::Api { source, .. }) if is_status(&source, 404) || is_status(&source, 409) => {}
-                Err(error) => return Err(error),
-            }
+            let uid = found["metadata"]["uid"].as_str().map(str::to_owned);
+            deleted += usize::from(self.objects.delete(reference, uid).await?);
         }
         Ok(deleted)
     }
@@ -219,68 +158,5 @@ impl Applier<'_> {
 
     fn is_plugins(&self, object: &Value) -> bool {
         object["metadata"]["labels"][labels::PLUGIN].as_str() == Some(&labels::value(self.plugin))
-    }
-
-    async fn get(&self, reference: &ObjectRef) -> Result<Option<Value>, StepError> {
-        let request = match self.request(reference).await {
-            Ok(request) => request,
-            // A kind that is no longer served has no objects either.
-            Err(StepError::Api { source, .. }) if is_status(&source, 404) => return Ok(None),
-            Err(error) => return Err(error),
-        };
-        let request = request.get(&reference.name, &kube::api::GetParams::default());
-        match self.send(request, || format!("{reference} could not be read")).await {
-            Ok(found) => Ok(Some(found)),
-            Err(StepError::Api { source, .. }) if is_status(&source, 404) => Ok(None),
-            Err(error) => Err(error),
-        }
-    }
-
-    async fn request(&self, reference: &ObjectRef) -> Result<Request, StepError> {
-        let what = || format!("{} ({}) is not a kind that this cluster serves", reference.kind, reference.api_version);
-        let (resource, _) = self
-            .kinds
-            .find(self.client, &reference.api_version, &reference.kind)
-            .await
-            .map_err(StepError::api(what()))?;
-        Ok(Request::new(DynamicObject::url_path(&resource, reference.namespace.as_deref())))
-    }
-
-    async fn send(
-        &self,
-        request: Result<http::Request<Vec<u8>>, kube::core::request::Error>,
-        what: impl Fn() -> String,
-    ) -> Result<Value, StepError> {
-        let request = request.map_err(|e| StepError::api(what())(kube::Error::BuildRequest(e)))?;
-        self.account.send(self.client, request).await.map_err(StepError::api(what()))
-    }
-}
-
-/// Whether a name can be one segment of a path as it is. Expressions make names of what users write: with `/` or `?` in
-/// it a name would lead to another object, and one that no request can be made of could never be deleted either.
-fn is_path_segment(name: &str) -> bool {
-    let safe = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b':');
-    !matches!(name, "" | "." | "..") && name.bytes().all(safe)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use rstest::rstest;
-
-    #[rstest]
-    #[case("web-1.example", true)]
-    #[case("system:reader", true)]
-    #[case("Upper_case", true)]
-    #[case("", false)]
-    #[case("..", false)]
-    #[case("a b", false)]
-    #[case("../../secrets/s", false)]
-    #[case("web?dryRun=All", false)]
-    #[case("web#", false)]
-    #[case("web%2fscale", false)]
-    #[case("größe", false)]
-    fn a_name_leads_to_no_other_object(#[case] name: &str, #[case] right: bool) {
-        assert_eq!(is_path_segment(name), right);
     }
 }

@@ -10,10 +10,9 @@ use super::jobs::{Done, Failure, Job};
 use super::life::{self, Effect, Event, Life};
 use super::outputs::{self, Outputs};
 use super::script::StepPod;
-use crate::agent::protocol::LOG_LIMIT;
-use crate::api::{FailurePolicy, ObjectRef, PhaseRun, PhaseRunStatus, RunResource, StepKind, StepState, StepStatus};
+use crate::api::{ObjectRef, PhaseRun, PhaseRunStatus, RunResource, StepKind, StepState, StepStatus};
 use crate::plan::message::with_causes;
-use crate::plan::{message, order, undo};
+use crate::plan::{message, undo};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
@@ -23,11 +22,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 /// The step that deletes what the resource's `apply` steps made.
 const DELETE_APPLIED: &str = "delete-applied";
-/// The longest pause between two tries of a step.
-const LONGEST_BACKOFF: Duration = Duration::from_secs(30);
+/// How long progress that nothing depends on may go unwritten.
+const SAVED_WITHIN: Duration = Duration::from_millis(100);
 
 pub(super) struct Execution {
     pub(super) engine: Arc<Engine>,
@@ -40,6 +40,11 @@ pub(super) struct Execution {
     pub(super) layout: Vec<(usize, Option<usize>)>,
     /// It has ended so many executors that no step of it is begun any more.
     worn_out: bool,
+    /// Jobs of steps whose turn has not come, and whose objects are written down already.
+    pub(super) foreseen: BTreeMap<usize, Job>,
+    /// Whether the status must be stored before anything else is done.
+    pub(super) must_save: bool,
+    pub(super) saved_at: Instant,
 }
 
 /// Executes a run from wherever it stands to its end.
@@ -80,7 +85,18 @@ impl Execution {
             .collect();
         let worn_out = effects.contains(&Effect::GiveUp);
         let outputs = Arc::new(Mutex::new(Outputs::default()));
-        let mut execution = Self { engine, run, status, outputs, pods, layout, worn_out };
+        let mut execution = Self {
+            engine,
+            run,
+            status,
+            outputs,
+            pods,
+            layout,
+            worn_out,
+            foreseen: BTreeMap::new(),
+            must_save: false,
+            saved_at: Instant::now(),
+        };
         if is_takeover {
             // Counted before anything else: what ended the last executor may end this one.
             execution.save().await?;
@@ -100,7 +116,7 @@ impl Execution {
         let started = self.status.started_at.as_ref().map_or_else(Timestamp::now, |t| t.0);
         let limit = Duration::from_secs(self.run.spec.timeout_seconds.into());
         let left = limit.saturating_sub(life::since(Some(started), Timestamp::now()));
-        let deadline = tokio::time::Instant::now() + left;
+        let deadline = Instant::now() + left;
         let mut expired = false;
         let mut tasks: JoinSet<(usize, Result<Done, Failure>)> = JoinSet::new();
         let mut begun: Vec<(usize, Job)> = Vec::new();
@@ -112,7 +128,9 @@ impl Execution {
         }
         loop {
             while self.begin_ready(expired, &mut begun).await {}
-            self.save().await?;
+            if self.must_save {
+                self.save().await?;
+            }
             for (index, job) in begun.drain(..) {
                 tasks.spawn(async move { (index, job.await) });
             }
@@ -120,6 +138,9 @@ impl Execution {
                 return Ok(());
             }
             tokio::select! {
+                biased;
+                // First, so that a process that stood still learns that it lost the run before it does anything for it.
+                () = tokio::time::sleep_until(self.saved_at + SAVED_WITHIN), if self.is_unsaved() => self.save().await?,
                 Some(joined) = tasks.join_next() => match joined {
                     Ok((index, result)) => self.ended(index, result, &mut begun).await,
                     Err(error) if error.is_cancelled() => {}
@@ -131,152 +152,10 @@ impl Execution {
                     self.expire();
                 }
                 () = self.engine.stop.cancelled() => {
+                    self.save().await?;
                     return Err(EngineError::Lost { run: self.run.name_any() });
                 }
             }
-        }
-    }
-
-    fn has_failed(&self) -> bool {
-        self.status.steps.iter().any(|step| step.state == StepState::Failed)
-    }
-
-    /// Whether the resource's next steps have no chance: one of its own has failed, or one of a resource whose failure
-    /// denies the change. The failure of a resource that is ignored ends that one alone.
-    fn is_hopeless(&self, resource: usize) -> bool {
-        self.status.steps.iter().zip(&self.layout).any(|(step, (of, _))| {
-            let denies = self.run.spec.resources[*of].failure_policy == FailurePolicy::Fail;
-            step.state == StepState::Failed && (*of == resource || denies)
-        })
-    }
-
-    /// Begins every step that can begin; tells whether one ended at once, so that others may be ready by it.
-    async fn begin_ready(&mut self, expired: bool, begun: &mut Vec<(usize, Job)>) -> bool {
-        let mut ended_at_once = false;
-        for resource in 0..self.run.spec.resources.len() {
-            let steps = self.run.spec.resources[resource].steps.clone();
-            let base = self.layout.iter().position(|(r, _)| *r == resource).unwrap_or_default();
-            if !self.is_hopeless(resource) && !expired {
-                let states: Vec<_> = (0..steps.len()).map(|s| self.status.steps[base + s].state).collect();
-                for step in order::ready(&steps, &states) {
-                    self.begin(base + step, begun).await;
-                    ended_at_once |= self.status.steps[base + step].state.is_ended();
-                }
-            }
-            // What was applied goes though a script failed: nobody would ask for it again.
-            let last = base + steps.len();
-            let is_last = self.layout.get(last).is_some_and(|entry| *entry == (resource, None));
-            let quiet = (base..last).all(|i| self.status.steps[i].state.is_ended())
-                || (self.is_hopeless(resource)
-                    && (base..last).all(|i| self.status.steps[i].state != StepState::Running));
-            if is_last && quiet && !expired && self.status.steps[last].state == StepState::Pending {
-                self.begin(last, begun).await;
-            }
-        }
-        ended_at_once
-    }
-
-    /// Marks a step as running and makes its job; it is not started before that is saved.
-    async fn begin(&mut self, index: usize, begun: &mut Vec<(usize, Job)>) {
-        let fresh = self.status.steps[index].state == StepState::Pending;
-        if fresh {
-            let status = &mut self.status.steps[index];
-            status.state = StepState::Running;
-            status.attempt = 1;
-            status.started_at = Some(now());
-        }
-        match self.job(index, fresh).await {
-            Ok(Some(job)) => begun.push((index, job)),
-            Ok(None) => {
-                let status = &mut self.status.steps[index];
-                status.state = StepState::Skipped;
-                status.message = Some("when is false".to_owned());
-                status.finished_at = Some(now());
-            }
-            Err(failure) => self.failed(index, failure),
-        }
-    }
-
-    async fn ended(&mut self, index: usize, result: Result<Done, Failure>, begun: &mut Vec<(usize, Job)>) {
-        let (resource_index, step_index) = self.layout[index];
-        let resource = self.run.spec.resources[resource_index].clone();
-        self.status.takeovers = 0;
-        match result {
-            Ok(done) => {
-                let step = self.status.steps[index].step.clone();
-                let status = &mut self.status.steps[index];
-                status.state = StepState::Succeeded;
-                status.finished_at = Some(now());
-                status.exit_code = done.exit_code;
-                status.message = done.message;
-                status.outputs = done.outputs.keys().cloned().collect();
-                let mut known = self.outputs.lock().unwrap_or_else(PoisonError::into_inner);
-                for (output, content) in done.outputs {
-                    known.insert((resource.name.clone(), step.clone(), output), content);
-                }
-                status.log = done.log.map(|log| message::tail(&known.masked(&log), LOG_LIMIT / 4));
-            }
-            Err(failure) => {
-                let retries = step_index.and_then(|s| resource.steps[s].retries).unwrap_or(0);
-                if self.status.steps[index].attempt > retries || self.is_hopeless(resource_index) {
-                    self.failed(index, failure);
-                    return;
-                }
-                let status = &mut self.status.steps[index];
-                status.message = Some(format!("attempt {} failed: {}", status.attempt, with_causes(&failure.error)));
-                let pause = Duration::from_secs(1 << (status.attempt - 1).min(5)).min(LONGEST_BACKOFF);
-                status.attempt += 1;
-                match self.job(index, false).await {
-                    Ok(Some(job)) => begun.push((
-                        index,
-                        Box::pin(async move {
-                            tokio::time::sleep(pause).await;
-                            job.await
-                        }),
-                    )),
-                    Ok(None) => {}
-                    Err(failure) => self.failed(index, failure),
-                }
-            }
-        }
-    }
-
-    fn failed(&mut self, index: usize, failure: Failure) {
-        let known = self.outputs.lock().unwrap_or_else(PoisonError::into_inner);
-        let status = &mut self.status.steps[index];
-        status.state = StepState::Failed;
-        status.finished_at = Some(now());
-        status.exit_code = failure.exit_code;
-        status.message = Some(message::cut(&known.masked(&with_causes(&failure.error)), 1024));
-        status.log = failure.log.map(|log| message::tail(&known.masked(&log), LOG_LIMIT / 2));
-    }
-
-    /// Fails every step that still runs: the phase's time is up.
-    fn expire(&mut self) {
-        let seconds = self.run.spec.timeout_seconds;
-        for index in 0..self.layout.len() {
-            if self.status.steps[index].state != StepState::Running {
-                continue;
-            }
-            let waits_for = self.pods.get(&self.layout[index].0).and_then(|pod| pod.waits_for());
-            let status = &mut self.status.steps[index];
-            status.state = StepState::Failed;
-            status.finished_at = Some(now());
-            let why = waits_for.map_or_else(String::new, |why| format!("; its pod was waiting: {why}"));
-            status.message = Some(format!("the phase's time limit of {seconds} s was reached{why}"));
-        }
-    }
-
-    /// Fails the step that the run was at each time that its executor was lost.
-    fn wear_out(&mut self) {
-        let open = |step: &StepStatus| !step.state.is_ended();
-        if let Some(step) = self.status.steps.iter_mut().find(|step| open(step)) {
-            step.state = StepState::Failed;
-            step.finished_at = Some(now());
-            step.message = Some(format!(
-                "given up: {} processes of Sluice in a row ended while they were at it; see their logs and why their pods ended",
-                self.status.takeovers
-            ));
         }
     }
 
@@ -317,13 +196,19 @@ impl Execution {
         self.save().await
     }
 
+    fn is_unsaved(&self) -> bool {
+        self.run.status.as_ref() != Some(&self.status)
+    }
+
     fn with_status(&self) -> PhaseRun {
         PhaseRun { status: Some(self.status.clone()), ..self.run.clone() }
     }
 
     /// Writes the status, if it is another than what is stored and this process still is the executor.
     async fn save(&mut self) -> Result<(), EngineError> {
-        while self.run.status.as_ref() != Some(&self.status) {
+        self.must_save = false;
+        self.saved_at = Instant::now();
+        while self.is_unsaved() {
             let patch: Value = json!({
                 "metadata": {"resourceVersion": self.run.resource_version()},
                 "status": self.status,
@@ -367,8 +252,7 @@ fn layout(resources: &[RunResource]) -> Vec<(usize, Option<usize>)> {
 fn pending(resource: &RunResource, step: Option<usize>) -> StepStatus {
     let (step, kind) = match step.map(|s| &resource.steps[s]) {
         None => (DELETE_APPLIED.to_owned(), StepKind::DeleteApplied),
-        Some(step) if step.apply.is_some() => (step.name.clone(), StepKind::Apply),
-        Some(step) => (step.name.clone(), StepKind::Script),
+        Some(step) => (step.name.clone(), step.kind()),
     };
     StepStatus { resource: resource.name.clone(), step, kind, ..StepStatus::default() }
 }

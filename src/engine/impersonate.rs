@@ -4,7 +4,11 @@
 
 use http::{HeaderValue, Request};
 use kube::Client;
+use kube::client::Body;
 use serde_json::Value;
+use tower::service_fn;
+
+const HEADER: &str = "Impersonate-User";
 
 /// A service account that requests are made as.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,8 +25,23 @@ impl ServiceAccount {
 
     /// Sends `request` as this account; the API server adds the account's groups.
     pub async fn send(&self, client: &Client, mut request: Request<Vec<u8>>) -> Result<Value, kube::Error> {
-        let user = HeaderValue::try_from(self.user()).map_err(|e| kube::Error::HttpError(e.into()))?;
-        request.headers_mut().insert("Impersonate-User", user);
+        request.headers_mut().insert(HEADER, self.header()?);
         client.request(request).await
+    }
+
+    /// A client whose every request is made as this account, for what takes a client: watches.
+    pub fn client(&self, client: &Client) -> Result<Client, kube::Error> {
+        let user = self.header()?;
+        let client = client.clone();
+        let service = service_fn(move |mut request: Request<Body>| {
+            let client = client.clone();
+            request.headers_mut().insert(HEADER, user.clone());
+            async move { client.send(request).await }
+        });
+        Ok(Client::new(service, self.namespace.clone()))
+    }
+
+    fn header(&self) -> Result<HeaderValue, kube::Error> {
+        HeaderValue::try_from(self.user()).map_err(|e| kube::Error::HttpError(e.into()))
     }
 }

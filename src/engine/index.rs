@@ -116,7 +116,7 @@ impl From<&PhaseRun> for RunEntry {
                 (format!("{}/{}", status.steps[at].resource, status.steps[at].step), at + 1, status.steps.len())
             });
         let steps = || status.steps.iter();
-        let failing = steps().filter(|s| s.state == StepState::Failed).map(|s| &s.resource);
+        let failing = steps().filter(|s| s.has_failed()).map(|s| &s.resource);
         let ignorable = failing.clone().next().is_some()
             && failing.into_iter().all(|name| {
                 run.spec

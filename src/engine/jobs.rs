@@ -4,8 +4,10 @@ use super::apply::{Applier, Whose};
 use super::error::StepError;
 use super::execute::Execution;
 use super::impersonate::ServiceAccount;
-use super::{Engine, inputs, outputs};
-use crate::api::{RunResource, Step, TargetRef};
+use super::objects::Objects;
+use super::outputs::{Keeper, Outputs};
+use super::{Engine, delete, http, inputs, values, wait};
+use crate::api::{Http, RunResource, Step, TargetRef, Wait};
 use crate::plan::expression::Expression;
 use crate::plan::kinds;
 use crate::plan::scope::{Scope, ScopeBuilder};
@@ -17,7 +19,7 @@ use serde_json::json;
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// What a step that did its work left.
@@ -61,19 +63,86 @@ impl Execution {
             }
         }
         let seconds = step.timeout_seconds.unwrap_or(self.run.spec.timeout_seconds);
+        let actor = self.actor(&resource);
         if let Some(apply) = &step.apply {
-            let applier = self.applier(&resource);
-            let manifests = applier.get().render(apply, &scope).await?;
+            let manifests = actor.applier().render(apply, &scope).await?;
             self.status.steps[index].applied = manifests.iter().map(|m| m.reference.clone()).collect();
             let before = self.engine.applied_before(&self.run, &resource.name, Some(&step.name));
-            return Ok(Some(Box::pin(async move {
-                let apply = async { applier.get().apply(&manifests, &before).await };
-                let done = tokio::time::timeout(Duration::from_secs(seconds.into()), apply).await;
-                let message = done.map_err(|_| StepError::TimedOut { seconds })??;
-                Ok(Done { message: Some(message), ..Done::default() })
-            })));
+            let apply = async move { actor.applier().apply(&manifests, &before).await };
+            return Ok(Some(Box::pin(within(seconds, apply))));
+        }
+        if let Some(deletes) = &step.delete {
+            let namespace = &self.run.spec.target.namespace;
+            let references = delete::render(&actor.objects(), deletes, namespace, &scope).await?;
+            let delete = async move { delete::delete(&actor.objects(), &references).await };
+            return Ok(Some(Box::pin(within(seconds, delete))));
+        }
+        if let Some(wait) = &step.wait {
+            return self.wait_job(actor, &step, wait, scope, seconds).await.map(Some);
+        }
+        if let Some(http) = &step.http {
+            return self.http_job(actor, &step, http, scope, seconds).await.map(Some);
         }
         self.script_job(index, &resource, &step, seconds, &scope).await.map(Some)
+    }
+
+    async fn wait_job(
+        &mut self,
+        actor: Actor,
+        step: &Step,
+        wait: &Wait,
+        scope: Scope,
+        seconds: u32,
+    ) -> Result<Job, Failure> {
+        let objects = actor.objects();
+        let named = delete::rendered(&wait.object, "wait.object", &scope).await?;
+        let reference = objects.reference(&named, &self.run.spec.target.namespace, "wait.object").await?;
+        let until = Expression::parse(&wait.until).map_err(|e| StepError::Failed(format!("wait.until: {e}")))?;
+        let (keeper, step) = (self.keeper(&actor.resource, step), step.clone());
+        Ok(Box::pin(async move {
+            let object = wait::wait(&actor.objects(), &reference, &until, &scope, seconds).await?;
+            let outputs = values::outputs(&step, "object", &object, &scope).await?;
+            keeper.keep(&outputs).await?;
+            let message = format!("{reference} is as it was waited for");
+            Ok(Done { message: Some(message), outputs, ..Done::default() })
+        }))
+    }
+
+    async fn http_job(
+        &mut self,
+        actor: Actor,
+        step: &Step,
+        http: &Http,
+        scope: Scope,
+        seconds: u32,
+    ) -> Result<Job, Failure> {
+        let key = inputs::idempotency_key(&self.run.name_any(), &actor.resource, &step.name);
+        let mut secrets = Vec::new();
+        let allowed = &self.engine.settings.http;
+        let call = http::Call::new(http, (&actor.objects(), &scope), allowed, &key, &mut secrets).await?;
+        self.known_outputs().hide(secrets);
+        let (keeper, step) = (self.keeper(&actor.resource, step), step.clone());
+        Ok(Box::pin(async move {
+            let answer = call.make(seconds).await?;
+            let outputs = values::outputs(&step, "response", &answer.response, &scope).await?;
+            keeper.keep(&outputs).await?;
+            Ok(Done { message: Some(answer.said), outputs, ..Done::default() })
+        }))
+    }
+
+    fn keeper(&self, resource: &str, step: &Step) -> Keeper {
+        Keeper {
+            client: self.engine.client.clone(),
+            namespace: self.engine.settings.namespace.clone(),
+            run: self.run.name_any(),
+            owner: self.run.controller_owner_ref(&()),
+            resource: resource.to_owned(),
+            step: step.name.clone(),
+        }
+    }
+
+    fn known_outputs(&self) -> MutexGuard<'_, Outputs> {
+        self.outputs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn script_job(
@@ -89,13 +158,20 @@ impl Execution {
             return Err(StepError::Failed("the step has no action that this version of Sluice knows".to_owned()).into());
         };
         let attempt = self.status.steps[index].attempt;
-        let known = self.outputs.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let name = self.run.name_any();
-        let command = inputs::run_step((&name, &self.run.spec), resource, step, attempt, seconds, &known, scope)
-            .await
-            .map_err(|e| StepError::Failed(e.to_string()))?;
-        let (client, namespace) = (self.engine.client.clone(), self.engine.settings.namespace.clone());
-        let (owner, resource, step) = (self.run.controller_owner_ref(&()), resource.name.clone(), step.name.clone());
+        let known = self.known_outputs().clone();
+        let mut secrets = Vec::new();
+        let actor = self.actor(resource);
+        let given = inputs::Given {
+            name: &self.run.name_any(),
+            run: &self.run.spec,
+            resource,
+            outputs: &known,
+            scope,
+            objects: &actor.objects(),
+        };
+        let command = given.run_step(step, attempt, seconds, &mut secrets).await?;
+        self.known_outputs().hide(secrets);
+        let keeper = self.keeper(&resource.name, step);
         Ok(Box::pin(async move {
             let result = pod.run(&command).await?;
             let log = Some(result.log.clone()).filter(|log| !log.is_empty());
@@ -112,9 +188,7 @@ impl Execution {
                 });
                 return Err(Failure { error: StepError::Failed(error), log, exit_code: result.exit_code });
             }
-            outputs::keep(&client, &namespace, (&name, owner), (&resource, &step), &outputs)
-                .await
-                .map_err(|e| StepError::Failed(e.to_string()))?;
+            keeper.keep(&outputs).await?;
             Ok(Done { message: None, log, exit_code: result.exit_code, outputs })
         }))
     }
@@ -126,16 +200,16 @@ impl Execution {
         } else {
             Whose::Resource
         };
-        let applier = self.applier(resource);
+        let actor = self.actor(resource);
         Box::pin(async move {
-            let deleted = applier.get().delete(&objects, whose).await?;
+            let deleted = actor.applier().delete(&objects, whose).await?;
             Ok(Done { message: Some(format!("{deleted} deleted")), ..Done::default() })
         })
     }
 
-    fn applier(&self, resource: &RunResource) -> OwnedApplier {
+    fn actor(&self, resource: &RunResource) -> Actor {
         let runner = &resource.runner;
-        OwnedApplier {
+        Actor {
             engine: self.engine.clone(),
             account: ServiceAccount {
                 namespace: runner.namespace.clone().unwrap_or_else(|| self.engine.settings.namespace.clone()),
@@ -152,11 +226,8 @@ impl Execution {
         let kind = &kinds::SANDBOX;
         let mut object = spec.object.clone();
         object["status"] = json!({"routingKey": spec.routing_key});
-        let (old, new) = match spec.phase {
-            crate::api::Phase::PreDelete | crate::api::Phase::PostDelete => (Some(&spec.object), None),
-            _ => (spec.old_object.as_ref(), Some(&spec.object)),
-        };
-        let steps = self.outputs.lock().unwrap_or_else(PoisonError::into_inner).scope(&resource.name);
+        let (old, new) = spec.old_and_new();
+        let steps = self.known_outputs().scope(&resource.name);
         ScopeBuilder::new(kind)
             .target(object.clone())
             .old(spec.old_object.clone())
@@ -168,8 +239,8 @@ impl Execution {
     }
 }
 
-/// An applier that outlives the borrow of its execution.
-struct OwnedApplier {
+/// Who acts for a resource, for as long as a step takes.
+struct Actor {
     engine: Arc<Engine>,
     account: ServiceAccount,
     target: TargetRef,
@@ -177,15 +248,19 @@ struct OwnedApplier {
     plugin: String,
 }
 
-impl OwnedApplier {
-    fn get(&self) -> Applier<'_> {
-        Applier {
-            client: &self.engine.client,
-            kinds: &self.engine.kinds,
-            account: self.account.clone(),
-            target: &self.target,
-            resource: &self.resource,
-            plugin: &self.plugin,
-        }
+impl Actor {
+    fn objects(&self) -> Objects<'_> {
+        Objects { client: &self.engine.client, kinds: &self.engine.kinds, account: self.account.clone() }
     }
+
+    fn applier(&self) -> Applier<'_> {
+        Applier { objects: self.objects(), target: &self.target, resource: &self.resource, plugin: &self.plugin }
+    }
+}
+
+/// What says in a message what it did, within the step's time limit.
+async fn within(seconds: u32, act: impl Future<Output = Result<String, StepError>>) -> Result<Done, Failure> {
+    let done = tokio::time::timeout(Duration::from_secs(seconds.into()), act).await;
+    let message = done.map_err(|_| StepError::TimedOut { seconds })??;
+    Ok(Done { message: Some(message), ..Done::default() })
 }

@@ -4,18 +4,25 @@
 
 mod apply;
 mod begin;
+mod delete;
 mod error;
 mod execute;
+mod http;
 mod impersonate;
 pub mod index;
 mod inputs;
 mod jobs;
 pub mod life;
+mod objects;
 mod outcome;
 pub mod outputs;
 mod pod_template;
+mod progress;
+mod repeat;
 pub mod replicas;
 mod script;
+mod values;
+mod wait;
 mod watch;
 
 pub use begin::Guard;
@@ -25,6 +32,7 @@ pub use script::PodSettings;
 pub use watch::{follow_replicas, follow_runs};
 
 use crate::api::{ObjectRef, PhaseRun, PhaseRunSpec, labels};
+use crate::plan::http::Allowed;
 use crate::plan::key;
 use crate::plan::runs::PlannedRun;
 use index::{RunEntry, RunIndex};
@@ -40,6 +48,8 @@ use tokio_util::task::TaskTracker;
 pub struct EngineSettings {
     /// Sluice's own namespace: outputs are kept there, and pods run there unless a plugin names another.
     pub namespace: String,
+    /// What `http` steps may call.
+    pub http: Allowed,
 }
 
 /// Executes runs; shared by everything that begins, joins or watches them.
@@ -47,7 +57,7 @@ pub struct Engine {
     client: Client,
     settings: EngineSettings,
     pods: Arc<PodSettings>,
-    kinds: apply::Kinds,
+    kinds: objects::Kinds,
     executing: Mutex<HashSet<String>>,
     tasks: TaskTracker,
     stop: CancellationToken,
@@ -71,7 +81,7 @@ impl Engine {
             client,
             settings,
             pods: Arc::new(pods),
-            kinds: apply::Kinds::default(),
+            kinds: objects::Kinds::default(),
             executing: Mutex::default(),
             tasks: TaskTracker::new(),
             stop,
@@ -87,6 +97,11 @@ impl Engine {
 
     pub fn namespace(&self) -> &str {
         &self.settings.namespace
+    }
+
+    /// What `http` steps may call.
+    pub fn callable(&self) -> &Allowed {
+        &self.settings.http
     }
 
     fn runs(&self) -> Api<PhaseRun> {

@@ -1,39 +1,52 @@
-//! What steps leave for later steps, later phases and forks: kept in Secrets of Sluice's namespace, one for each run.
+//! What steps leave for later steps, later phases and forks: kept in Secrets of Sluice's namespace, one for each step of
+//! a run, since a Secret holds 1 MiB at most.
 //!
 //! A Secret is owned by its run, so it goes with it.
 
-use super::error::{EngineError, is_status};
+use super::error::{EngineError, StepError, is_status};
 use super::index::RunEntry;
 use crate::api::labels;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams};
-use kube::{Api, Client};
+use kube::api::{DeleteParams, ListParams, ObjectMeta, Patch, PatchParams};
+use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+
+/// Shorter values are no secrets, and would make a log unreadable.
+const SHORTEST_SECRET: usize = 4;
+const SHORTEST_SECRET_LINE: usize = 8;
 
 /// Resource, step, output.
 pub type OutputName = (String, String, String);
 
-/// Outputs by name.
-#[derive(Clone, Debug, Default)]
-pub struct Outputs(BTreeMap<OutputName, Vec<u8>>);
+/// Outputs by name, and what else must not be shown.
+#[derive(Clone, Default)]
+pub struct Outputs {
+    known: BTreeMap<OutputName, Vec<u8>>,
+    hidden: BTreeSet<Vec<u8>>,
+}
 
 impl Outputs {
     pub fn insert(&mut self, name: OutputName, content: Vec<u8>) {
-        self.0.insert(name, content);
+        self.known.insert(name, content);
     }
 
     pub fn get(&self, resource: &str, step: &str, output: &str) -> Option<&[u8]> {
-        self.0.get(&(resource.to_owned(), step.to_owned(), output.to_owned())).map(Vec::as_slice)
+        self.known.get(&(resource.to_owned(), step.to_owned(), output.to_owned())).map(Vec::as_slice)
+    }
+
+    /// Takes values of Secrets that steps are given, for [`Outputs::masked`].
+    pub fn hide(&mut self, secrets: Vec<Vec<u8>>) {
+        self.hidden.extend(secrets);
     }
 
     /// The `steps` of an expression's scope for one resource: `steps.STEP.OUTPUT`, as text.
     pub fn scope(&self, resource: &str) -> Value {
         let mut steps = serde_json::Map::new();
-        for ((owner, step, output), content) in &self.0 {
+        for ((owner, step, output), content) in &self.known {
             if owner == resource {
                 let step = steps.entry(step.clone()).or_insert_with(|| json!({}));
                 step[output] = json!(String::from_utf8_lossy(content));
@@ -45,12 +58,20 @@ impl Outputs {
     /// The text with every output's content of four characters or more made unreadable.
     pub fn masked(&self, text: &str) -> String {
         let mut masked = text.to_owned();
-        for content in self.0.values() {
-            if let Ok(content) = std::str::from_utf8(content) {
-                let content = content.trim();
-                if content.len() >= 4 {
-                    masked = masked.replace(content, "***");
-                }
+        // The longest first: one value may be part of another.
+        let mut values: Vec<&str> = self
+            .known
+            .values()
+            .chain(&self.hidden)
+            .filter_map(|v| std::str::from_utf8(v).ok())
+            .map(str::trim)
+            .collect();
+        values.sort_unstable_by_key(|value| std::cmp::Reverse(value.len()));
+        for value in values.into_iter().filter(|value| value.len() >= SHORTEST_SECRET) {
+            masked = masked.replace(value, "***");
+            // A log has it line by line, each with the step's name before it.
+            for line in value.lines().map(str::trim).filter(|line| line.len() >= SHORTEST_SECRET_LINE) {
+                masked = masked.replace(line, "***");
             }
         }
         masked
@@ -62,59 +83,75 @@ pub fn secret_key(resource: &str, step: &str, output: &str) -> String {
     format!("{resource}.{step}.{output}")
 }
 
-/// Keeps what a step left, before anybody is told that it ended.
-pub async fn keep(
-    client: &Client,
-    namespace: &str,
-    (name, owner): (&str, Option<OwnerReference>),
-    (resource, step): (&str, &str),
-    outputs: &BTreeMap<String, Vec<u8>>,
-) -> Result<(), EngineError> {
-    if outputs.is_empty() {
-        return Ok(());
+/// The Secret of one step's outputs.
+fn secret_name(run: &str, resource: &str, step: &str) -> String {
+    format!("{run}-{}", labels::short_hash(&format!("{resource}/{step}")))
+}
+
+/// Keeps what a step leaves.
+pub struct Keeper {
+    pub client: Client,
+    pub namespace: String,
+    pub run: String,
+    pub owner: Option<OwnerReference>,
+    pub resource: String,
+    pub step: String,
+}
+
+impl Keeper {
+    /// Keeps the outputs, before anybody is told that the step ended.
+    pub async fn keep(&self, outputs: &BTreeMap<String, Vec<u8>>) -> Result<(), StepError> {
+        if outputs.is_empty() {
+            return Ok(());
+        }
+        let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
+        let key = |name: &String| secret_key(&self.resource, &self.step, name);
+        let name = secret_name(&self.run, &self.resource, &self.step);
+        let secret = Secret {
+            metadata: ObjectMeta {
+                name: Some(name.clone()),
+                labels: Some([(labels::RUN.to_owned(), labels::value(&self.run))].into()),
+                owner_references: self.owner.clone().map(|owner| vec![owner]),
+                ..ObjectMeta::default()
+            },
+            data: Some(outputs.iter().map(|(name, content)| (key(name), ByteString(content.clone()))).collect()),
+            ..Secret::default()
+        };
+        let params = PatchParams::apply(labels::MANAGER).force();
+        let kept = secrets.patch(&name, &params, &Patch::Apply(&secret)).await;
+        kept.map(|_| ()).map_err(StepError::api("the step's outputs could not be kept in a Secret"))
     }
-    let secrets: Api<Secret> = Api::namespaced(client.clone(), namespace);
-    let data: BTreeMap<String, ByteString> =
-        outputs.iter().map(|(name, content)| (secret_key(resource, step, name), ByteString(content.clone()))).collect();
-    // A manager for each step: server-side apply of another step's outputs then leaves these alone.
-    let manager = labels::value(&format!("sluice-{resource}-{step}"));
-    let secret = Secret {
-        metadata: ObjectMeta {
-            name: Some(name.to_owned()),
-            labels: Some([(labels::RUN.to_owned(), name.to_owned())].into()),
-            owner_references: owner.map(|owner| vec![owner]),
-            ..ObjectMeta::default()
-        },
-        data: Some(data),
-        ..Secret::default()
-    };
-    secrets
-        .patch(name, &PatchParams::apply(&manager).force(), &Patch::Apply(&secret))
-        .await
-        .map_err(EngineError::api("keep a step's outputs in a Secret"))?;
-    Ok(())
 }
 
 /// Deletes what a run left.
 pub async fn forget(client: &Client, namespace: &str, run: &str) -> Result<(), EngineError> {
     let secrets: Api<Secret> = Api::namespaced(client.clone(), namespace);
-    match secrets.delete(run, &DeleteParams::default()).await {
-        Ok(_) => Ok(()),
-        Err(error) if is_status(&error, 404) => Ok(()),
-        Err(error) => Err(EngineError::api("delete the outputs that nobody needs any more")(error)),
+    let of_run = ListParams::default().labels(&format!("{}={}", labels::RUN, labels::value(run)));
+    let found = secrets.list_metadata(&of_run).await.map_err(EngineError::api("list the outputs of a run"))?;
+    for secret in found {
+        match secrets.delete(&secret.name_any(), &DeleteParams::default()).await {
+            Ok(_) => {}
+            Err(error) if is_status(&error, 404) => {}
+            Err(error) => return Err(EngineError::api("delete the outputs that nobody needs any more")(error)),
+        }
     }
+    Ok(())
 }
 
 /// Everything that these runs left; what a later run of the list left wins.
 pub async fn load(client: &Client, namespace: &str, runs: &[Arc<RunEntry>]) -> Result<Outputs, EngineError> {
     let secrets: Api<Secret> = Api::namespaced(client.clone(), namespace);
     let mut outputs = Outputs::default();
-    for run in runs.iter().filter(|run| !run.outputs.is_empty()) {
-        let secret = secrets.get_opt(&run.name).await.map_err(EngineError::api("read the outputs of earlier steps"))?;
-        let data = secret.and_then(|secret| secret.data).unwrap_or_default();
-        for name in &run.outputs {
-            if let Some(content) = data.get(&secret_key(&name.0, &name.1, &name.2)) {
-                outputs.insert(name.clone(), content.0.clone());
+    for run in runs {
+        let steps: BTreeSet<_> = run.outputs.iter().map(|(resource, step, _)| (resource, step)).collect();
+        for (resource, step) in steps {
+            let secret = secrets.get_opt(&secret_name(&run.name, resource, step)).await;
+            let secret = secret.map_err(EngineError::api("read the outputs of earlier steps"))?;
+            let data = secret.and_then(|secret| secret.data).unwrap_or_default();
+            for name in run.outputs.iter().filter(|name| (&name.0, &name.1) == (resource, step)) {
+                if let Some(content) = data.get(&secret_key(&name.0, &name.1, &name.2)) {
+                    outputs.insert(name.clone(), content.0.clone());
+                }
             }
         }
     }
@@ -151,6 +188,8 @@ mod tests {
         outputs.insert(("db".into(), "branch".into(), "password".into()), b"hunter22\n".to_vec());
         outputs.insert(("queue".into(), "make".into(), "url".into()), b"u".to_vec());
         assert_eq!(outputs.scope("db"), json!({"branch": {"password": "hunter22\n"}}));
+        outputs.hide(vec![b"sesame open".to_vec(), b"first line\nsecond line".to_vec()]);
         assert_eq!(outputs.masked("login with hunter22 failed"), "login with *** failed");
+        assert_eq!(outputs.masked("[a] first line\n[a] second line, sesame open"), "[a] ***\n[a] ***, ***");
     }
 }

@@ -171,7 +171,7 @@ mod tests {
             as_: Some(InputAs { path: Some((*path).to_owned()), env: None }),
             ..Input::default()
         };
-        let output = Output { name: "o".into(), value_from_path: "/out/o".into(), ..Output::default() };
+        let output = Output { name: "o".into(), value_from_path: Some("/out/o".into()), ..Output::default() };
         let step = Step { inputs: paths.iter().map(input).collect(), outputs: vec![output], ..Step::default() };
         RunResource {
             name: "db".into(),

@@ -4,6 +4,7 @@
 //! neither a type checker nor limits; what bounds an expression is here: `guard` its source, `tree` its form,
 //! `limits` and `loops` what an evaluation may do.
 
+mod cache;
 mod error;
 mod functions;
 mod guard;
@@ -51,8 +52,12 @@ struct Parsed {
 }
 
 impl Expression {
-    /// Parses `source`. Never panics, whatever the source.
+    /// Parses `source`, or finds what was parsed before. Never panics, whatever the source.
     pub fn parse(source: &str) -> Result<Self, ExpressionError> {
+        cache::parsed(source, Self::parse_anew)
+    }
+
+    fn parse_anew(source: &str) -> Result<Self, ExpressionError> {
         let depth = guard::check(source)?;
         // Even a flat source takes the parser through all rules of its grammar, so it always gets the large stack.
         let parsed = stack::on_large(|| Parser::new().enable_optional_syntax(true).parse(source));

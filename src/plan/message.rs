@@ -63,7 +63,7 @@ pub fn tail(text: &str, limit: usize) -> String {
 
 /// The step that made a run fail.
 pub fn failed_step(steps: &[StepStatus]) -> Option<&StepStatus> {
-    steps.iter().filter(|step| step.state == StepState::Failed).min_by_key(|step| step.finished_at.clone())
+    steps.iter().filter(|step| step.has_failed()).min_by_key(|step| step.finished_at.clone())
 }
 
 /// One line about how a run ended.
@@ -72,9 +72,11 @@ pub fn summary(run: &PhaseRunSpec, status: &PhaseRunStatus) -> String {
         return cut(&format!("{}: {}", place(run, step), step.message.as_deref().unwrap_or("failed")), 512);
     }
     let ran = status.steps.iter().filter(|step| step.state == StepState::Succeeded).count();
-    let skipped = status.steps.len() - ran;
-    let skipped = if skipped == 0 { String::new() } else { format!(", {skipped} skipped") };
-    format!("{ran} step{}{skipped}", if ran == 1 { "" } else { "s" })
+    let tolerated = status.steps.iter().filter(|step| step.tolerated).count();
+    let counted = |count: usize, what| if count == 0 { String::new() } else { format!(", {count} {what}") };
+    let (skipped, tolerated) =
+        (counted(status.steps.len() - ran - tolerated, "skipped"), counted(tolerated, "failed, which is tolerated"));
+    format!("{ran} step{}{skipped}{tolerated}", if ran == 1 { "" } else { "s" })
 }
 
 fn place(run: &PhaseRunSpec, step: &StepStatus) -> String {

@@ -5,6 +5,7 @@
 pub mod changes;
 pub mod check;
 pub mod expression;
+pub mod http;
 pub mod key;
 pub mod kinds;
 pub mod message;

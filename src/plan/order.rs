@@ -1,6 +1,7 @@
 //! In which order the steps of one workflow run: what their inputs, expressions and `needs` imply, and no more.
 
 use crate::api::{Step, StepState};
+use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
 /// For each step the indices of those that must end before it begins.
@@ -24,10 +25,12 @@ fn depends(step: &Step, expressions: &[String], other: &str) -> bool {
 fn expressions(step: &Step) -> Vec<String> {
     let mut texts: Vec<String> = step.when.iter().cloned().collect();
     texts.extend(step.inputs.iter().filter_map(|input| input.value.clone()));
-    if let Some(apply) = &step.apply {
-        texts.extend(apply.for_each.clone());
-        texts.extend(apply.manifests.iter().map(|manifest| manifest.to_string().replace("\\\"", "\"")));
-    }
+    texts.extend(step.outputs.iter().filter_map(|output| output.value.clone()));
+    let mut add = |action: Option<Value>| texts.extend(action.map(|it| it.to_string().replace("\\\"", "\"")));
+    add(step.apply.as_ref().map(|action| json!(action)));
+    add(step.delete.as_ref().map(|action| json!(action)));
+    add(step.wait.as_ref().map(|action| json!(action)));
+    add(step.http.as_ref().map(|action| json!(action)));
     texts
 }
 
@@ -95,7 +98,7 @@ pub fn ready(steps: &[Step], states: &[StepState]) -> Vec<usize> {
 /// The files that a step reads or leaves.
 pub fn paths(step: &Step) -> impl Iterator<Item = &str> {
     let inputs = step.inputs.iter().filter_map(|i| i.as_.as_ref().and_then(|a| a.path.as_deref()));
-    inputs.chain(step.outputs.iter().map(|o| o.value_from_path.as_str()))
+    inputs.chain(step.outputs.iter().filter_map(|o| o.value_from_path.as_deref()))
 }
 
 #[cfg(test)]
@@ -133,7 +136,7 @@ mod tests {
     fn steps_with_a_file_in_common_do_not_run_at_once() {
         let writes = |name: &str| Step {
             name: name.into(),
-            outputs: vec![Output { name: "o".into(), value_from_path: "/out/o".into(), ..Output::default() }],
+            outputs: vec![Output { name: "o".into(), value_from_path: Some("/out/o".into()), ..Output::default() }],
             ..Step::default()
         };
         assert_eq!(ready(&[writes("a"), writes("b")], &[StepState::Pending; 2]), [0]);

@@ -2,10 +2,11 @@
 
 use super::admit::{WARNING_LIMIT, listed};
 use super::review::{Answer, Operation, Request};
-use crate::api::{PhaseRun, ResourcePluginSpec, SandboxRecord};
+use crate::api::{PhaseRun, ResourcePluginSpec, SandboxRecord, Workflow};
 use crate::controller::sandbox_resource;
 use crate::engine::Engine;
 use crate::plan::check::{self, Fault};
+use crate::plan::http::Allowed;
 use crate::plan::plugins::{Plugins, is_versioned};
 use crate::plan::{message, runs, timing};
 use futures::{Stream, StreamExt, TryStreamExt, stream};
@@ -63,6 +64,7 @@ impl PluginAdmission {
             Err(error) => return Answer::deny(message::cut(&format!("spec: {error}"), message::DENIAL_LIMIT)),
         };
         let mut faults = self.allowed.faults(&spec);
+        faults.extend(uncallable(&spec, self.engine.callable()));
         // A plugin may have hundreds of expressions, and each takes a while to parse.
         let name = name.to_owned();
         let warnings = check::warnings(&spec, timing::covered(timing::LONGEST_HOLD));
@@ -131,6 +133,19 @@ impl PluginAdmission {
             found.is_ok_and(|found| found.name == plugin)
         })
     }
+}
+
+/// The calls of a plugin whose targets are written out and that nobody may call.
+fn uncallable(spec: &ResourcePluginSpec, allowed: &Allowed) -> Vec<Fault> {
+    let of_workflow = |workflow: Workflow| {
+        let (field, steps) = spec.workflow_field(workflow);
+        let calls = steps.iter().enumerate().filter_map(|(index, step)| Some((index, step.http.as_ref()?)));
+        calls.filter_map(move |(index, http)| {
+            let message = allowed.check_template(&http.url).err()?;
+            Some(Fault { field: format!("spec.{field}[{index}].http.url"), message })
+        })
+    };
+    Workflow::ALL.into_iter().flat_map(of_workflow).collect()
 }
 
 impl RunnerLimits {

@@ -6,6 +6,7 @@
 // Clippy takes only the test functions themselves for tests, not what they call.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod actions;
 mod applied;
 mod argo;
 mod chart;

@@ -1,15 +1,20 @@
 //! The faults of a plugin's expressions and templates: what does not parse, and what reads or calls what is not there.
 
 use super::{Fault, outputs};
-use crate::api::{Apply, ResourcePluginSpec, Step, Workflow};
+use crate::api::{Apply, Delete, Http, ResourcePluginSpec, Step, Workflow};
 use crate::plan::expression::Expression;
 use crate::plan::kinds::SANDBOX;
 use crate::plan::scope::{ScopeError, check_name};
 use crate::plan::template::Template;
+use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
 /// The item of a `forEach` that gives it no name.
 const ITEM: &str = "item";
+/// What a `wait` sees.
+const OBJECT: &str = "object";
+/// What an `http` step gets.
+const RESPONSE: &str = "response";
 
 /// Adds the faults of the expressions of `step`, which stands at `field`.
 pub(super) fn step(spec: &ResourcePluginSpec, workflow: Workflow, step: &Step, field: &str, faults: &mut Vec<Fault>) {
@@ -23,9 +28,31 @@ pub(super) fn step(spec: &ResourcePluginSpec, workflow: Workflow, step: &Step, f
             checker.expression(&format!("{field}.inputs[{index}].value"), value, &names);
         }
     }
-    if let Some(apply) = &step.apply {
-        checker.apply(&format!("{field}.apply"), apply, &names);
+    if let Some(Apply { for_each, as_, manifests }) = &step.apply {
+        let field = format!("{field}.apply");
+        checker.each(&field, (for_each.as_deref(), as_.as_deref()), "manifests", manifests, &names);
     }
+    if let Some(Delete { for_each, as_, objects }) = &step.delete {
+        let objects: Vec<_> = objects.iter().map(|object| json!(object)).collect();
+        checker.each(&format!("{field}.delete"), (for_each.as_deref(), as_.as_deref()), "objects", &objects, &names);
+    }
+    if let Some(wait) = &step.wait {
+        checker.template(&format!("{field}.wait.object"), &json!(wait.object), &names);
+        checker.expression(&format!("{field}.wait.until"), &wait.until, &with(&names, OBJECT));
+    }
+    if let Some(http) = &step.http {
+        checker.http(&format!("{field}.http"), http, &names);
+    }
+    let seen = if step.wait.is_some() { OBJECT } else { RESPONSE };
+    for (index, output) in step.outputs.iter().enumerate() {
+        if let Some(value) = &output.value {
+            checker.expression(&format!("{field}.outputs[{index}].value"), value, &with(&names, seen));
+        }
+    }
+}
+
+fn with<'a>(names: &[&'a str], more: &'a str) -> Vec<&'a str> {
+    names.iter().copied().chain([more]).collect()
 }
 
 struct Checker<'a> {
@@ -36,27 +63,54 @@ struct Checker<'a> {
 }
 
 impl Checker<'_> {
-    fn apply(&mut self, field: &str, apply: &Apply, names: &[&str]) {
+    /// What is done once for each item of a list.
+    fn each(
+        &mut self,
+        field: &str,
+        (list, item): (Option<&str>, Option<&str>),
+        part: &str,
+        objects: &[Value],
+        names: &[&str],
+    ) {
         let mut names = names.to_vec();
-        if let Some(list) = &apply.for_each {
+        if let Some(list) = list {
             self.expression(&format!("{field}.forEach"), list, &names);
-            let item = apply.as_.as_deref().unwrap_or(ITEM);
+            let item = item.unwrap_or(ITEM);
             if let Err(error) = item_name(item, &names) {
                 self.faults.push(Fault::new(format!("{field}.as"), error.to_string()));
             }
             names.push(item);
         }
-        for (index, manifest) in apply.manifests.iter().enumerate() {
-            match Template::parse_at(&format!("{field}.manifests[{index}]"), manifest) {
-                Ok(template) => {
-                    for (place, expression) in template.expressions() {
-                        self.parsed(place, expression, &names);
-                    }
+        for (index, object) in objects.iter().enumerate() {
+            self.template(&format!("{field}.{part}[{index}]"), object, &names);
+        }
+    }
+
+    fn http(&mut self, field: &str, http: &Http, names: &[&str]) {
+        self.template(&format!("{field}.url"), &json!(http.url), names);
+        for (index, header) in http.headers.iter().enumerate() {
+            if let Some(value) = &header.value {
+                self.template(&format!("{field}.headers[{index}].value"), &json!(value), names);
+            }
+        }
+        if let Some(json) = &http.json {
+            self.template(&format!("{field}.json"), json, names);
+        }
+        if let Some(body) = &http.body {
+            self.template(&format!("{field}.body"), &json!(body), names);
+        }
+    }
+
+    fn template(&mut self, field: &str, value: &Value, names: &[&str]) {
+        match Template::parse_at(field, value) {
+            Ok(template) => {
+                for (place, expression) in template.expressions() {
+                    self.parsed(place, expression, names);
                 }
-                Err(error) => {
-                    let (place, message) = error.parts();
-                    self.faults.push(Fault::new(place, message));
-                }
+            }
+            Err(error) => {
+                let (place, message) = error.parts();
+                self.faults.push(Fault::new(place, message));
             }
         }
     }

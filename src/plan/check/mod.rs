@@ -33,3 +33,19 @@ impl fmt::Display for Fault {
         write!(f, "{}: {}", self.field, self.message)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::api::ResourcePlugin;
+
+    #[test]
+    fn every_plugin_of_the_page_about_steps_is_right() {
+        let page = include_str!("../../../docs/steps.md");
+        let blocks: Vec<&str> = page.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
+        assert_eq!(blocks.len(), 5);
+        for block in blocks {
+            let plugin: ResourcePlugin = serde_saphyr::from_str(block).unwrap();
+            assert_eq!(super::plugin(plugin.metadata.name.as_deref().unwrap(), &plugin.spec), [], "{block}");
+        }
+    }
+}

@@ -1,7 +1,7 @@
 //! The faults of a plugin: its name, its runner, the order of its steps and what they read.
 
 use super::{Fault, expressions, outputs};
-use crate::api::{ResourcePluginSpec, Step, Workflow};
+use crate::api::{ResourcePluginSpec, Step, StepKind, Workflow};
 use crate::plan::order;
 use crate::plan::plugins::canonical;
 use serde_json::Value;
@@ -40,9 +40,24 @@ fn step(spec: &ResourcePluginSpec, workflow: Workflow, step: &Step, field: &str,
         let message = format!("is missing: {field} is a script and needs an image to run in");
         faults.push(Fault::new("spec.runner.image", message));
     }
-    if step.apply.is_some() && spec.runner.service_account_name.is_none() {
-        let message = format!("is missing: {field} is an apply and needs a service account to act as");
+    let acts = matches!(step.kind(), StepKind::Apply | StepKind::Delete | StepKind::Wait);
+    if acts && spec.runner.service_account_name.is_none() {
+        let kind = step.kind();
+        let message = format!("is missing: {field} is of kind {kind} and needs a service account to act as");
         faults.push(Fault::new("spec.runner.serviceAccountName", message));
+    }
+    for (index, output) in step.outputs.iter().enumerate() {
+        let wrong = match step.kind() {
+            StepKind::Script if output.value.is_some() => "value",
+            StepKind::Wait | StepKind::Http if output.value_from_path.is_some() => "valueFromPath",
+            _ => continue,
+        };
+        let right = if wrong == "value" {
+            "a script leaves files: give valueFromPath"
+        } else {
+            "only a script leaves files: give value, an expression"
+        };
+        faults.push(Fault::new(format!("{field}.outputs[{index}].{wrong}"), right));
     }
     for (index, need) in step.needs.iter().enumerate() {
         if !spec.steps(workflow).iter().any(|s| s.name == *need) {
@@ -130,6 +145,21 @@ mod tests {
         "p",
         "{runner: {serviceAccountName: i}, preCreate: [{name: a, apply: {manifests: [{apiVersion: v1, kind: X}]}}]}",
         "spec.preCreate[0].apply.manifests[0].metadata.name: is missing"
+    )]
+    #[case(
+        "p",
+        "preCreate: [{name: a, wait: {object: {apiVersion: v1, kind: X, name: n}, until: 'object != null'}}]",
+        "spec.runner.serviceAccountName: is missing: spec.preCreate[0] is of kind wait"
+    )]
+    #[case(
+        "p",
+        "{runner: {image: i}, preCreate: [{name: a, script: '#!', outputs: [{name: o, value: '1'}]}]}",
+        "spec.preCreate[0].outputs[0].value: a script leaves files"
+    )]
+    #[case(
+        "p",
+        "preCreate: [{name: a, http: {url: 'http://x'}, outputs: [{name: o, valueFromPath: /o/o}]}]",
+        "spec.preCreate[0].outputs[0].valueFromPath: only a script leaves files"
     )]
     #[case(
         "p.1.0",
