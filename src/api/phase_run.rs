@@ -116,6 +116,9 @@ pub struct RunResource {
     /// Whether its failure denies the change.
     #[serde(default)]
     pub failure_policy: FailurePolicy,
+    /// How many runs may work with the plugin at once, where it says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_running: Option<u32>,
     /// The time limit of this resource's workflow, in seconds.
     #[serde(default)]
     pub timeout_seconds: u32,

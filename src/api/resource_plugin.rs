@@ -38,6 +38,11 @@ pub struct ResourcePluginSpec {
     /// Where scripts run and who `apply` acts as.
     #[serde(default)]
     pub runner: Runner,
+    /// How many phases may work with the plugin at once, all its versions and all of Sluice's replicas together; others
+    /// wait for their turn. It bounds load and is no lock: for a moment there may be one more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1000))]
+    pub max_running: Option<u32>,
     /// Settings of single phases.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phases: Option<PhasesSettings>,

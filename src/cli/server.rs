@@ -15,6 +15,7 @@ use crate::metrics::Metrics;
 use crate::plan::http::{Allowed, Target};
 use crate::plan::message::with_causes;
 use crate::plan::plugins::Plugins;
+use crate::plan::queue;
 use crate::webhook::admit::Admission;
 use crate::webhook::hold::{Holder, Limits, new_routing_key};
 use crate::webhook::plugin::{PluginAdmission, RunnerLimits};
@@ -91,9 +92,12 @@ pub struct ServerArgs {
     /// How many requests are held at once by all replicas together
     #[arg(long, default_value_t = 16)]
     max_held_in_all: usize,
-    /// How many runs this replica executes at once; more requests are told to come again
+    /// How many runs all replicas together work on at once; others wait for their turn, each namespace's in turn
     #[arg(long, default_value_t = 64)]
     max_running: usize,
+    /// How many of them work with plugins that run in one namespace; 0 for no limit of its own
+    #[arg(long, default_value_t = 0)]
+    max_running_in_runner_namespace: usize,
     /// How long an admitted change may take to be stored, in seconds
     #[arg(long, default_value_t = 40)]
     commit_grace_seconds: u64,
@@ -153,7 +157,14 @@ async fn serve(args: ServerArgs) -> anyhow::Result<ExitCode> {
     tracing::info!(version = env!("CARGO_PKG_VERSION"), replica = %identity, "starting");
     let engine = Engine::new(
         client.clone(),
-        EngineSettings { namespace: args.namespace.clone(), http: Allowed::new(args.http_allowed_targets.clone()) },
+        EngineSettings {
+            namespace: args.namespace.clone(),
+            http: Allowed::new(args.http_allowed_targets.clone()),
+            limits: queue::Limits {
+                all: args.max_running,
+                runner_namespace: Some(args.max_running_in_runner_namespace).filter(|most| *most > 0),
+            },
+        },
         PodSettings {
             own_namespace: args.namespace.clone(),
             agent_image: args.image.clone(),
@@ -246,7 +257,7 @@ fn webhooks(
 ) -> Webhooks {
     let mut namespaces: std::collections::BTreeSet<String> = args.runner_namespaces.iter().cloned().collect();
     namespaces.insert(args.namespace.clone());
-    let limits = Limits { held: args.max_held, held_in_all: args.max_held_in_all, running: args.max_running };
+    let limits = Limits { held: args.max_held, held_in_all: args.max_held_in_all };
     Webhooks {
         sandboxes: Admission {
             engine: engine.clone(),

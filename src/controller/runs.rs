@@ -239,7 +239,7 @@ async fn tell(context: &Arc<Context>, told: &mut BTreeSet<(String, News)>) {
         let purpose = run.compensates.as_ref().map_or_else(String::new, |of| format!(", undoing {of}"));
         if news == News::Long {
             let (of, ran) = (format!("{} {target}", target.kind), life::since(run.started_at, now));
-            let note = message::still_running(name, phase.slug(), &of, run.current.as_ref(), ran);
+            let note = message::still_running(name, phase.slug(), &of, run.current.as_ref(), Some(ran));
             context.recorder.normal(&target, &format!("{phase:?}Running"), &action, &note).await;
         } else if news == News::Gone {
             let undo = run.compensated_by.as_ref();

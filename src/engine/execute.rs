@@ -9,6 +9,7 @@ use super::index::RunEntry;
 use super::jobs::{Done, Failure, Job};
 use super::life::{self, Effect, Event, Life};
 use super::outputs::{self, Outputs};
+use super::queue::Place;
 use super::script::StepPod;
 use crate::api::{ObjectRef, PhaseRun, PhaseRunStatus, RunResource, StepKind, StepState, StepStatus};
 use crate::plan::message::with_causes;
@@ -28,6 +29,9 @@ use tokio::time::Instant;
 const DELETE_APPLIED: &str = "delete-applied";
 /// How long progress that nothing depends on may go unwritten.
 const SAVED_WITHIN: Duration = Duration::from_millis(100);
+
+/// What a run says of itself that waits for its turn.
+const WAITS: &str = "waits for its turn: as many phases are at work as may be";
 
 pub(super) struct Execution {
     pub(super) engine: Arc<Engine>,
@@ -49,7 +53,8 @@ pub(super) struct Execution {
 
 /// Executes a run from wherever it stands to its end.
 pub(super) async fn execute(engine: Arc<Engine>, run: PhaseRun) -> Result<PhaseRun, EngineError> {
-    let mut execution = Execution::prepare(engine, run).await?;
+    let mut execution = Execution::prepare(engine.clone(), run).await?;
+    let _place = execution.take_turn(&engine).await?;
     execution.work().await?;
     execution.finish().await?;
     Ok(execution.run)
@@ -69,7 +74,6 @@ impl Execution {
         let (life, effects) = life::transition(&before, &claimed)
             .map_err(|source| EngineError::Refused { run: run.name_any(), source })?;
         life.write_into(&mut status);
-        status.started_at.get_or_insert_with(now);
         let is_takeover = before.executor.is_some_and(|executor| executor != own);
         let shared = Arc::new(run.clone());
         let pods = run
@@ -106,6 +110,29 @@ impl Execution {
         let loaded = outputs::load(&engine.client, &engine.settings.namespace, &earlier).await?;
         *execution.outputs.lock().unwrap_or_else(PoisonError::into_inner) = loaded;
         Ok(execution)
+    }
+
+    /// Waits for the run's turn. That it does is written down, so that all know whose it is.
+    async fn take_turn<'a>(&mut self, engine: &'a Engine) -> Result<Place<'a>, EngineError> {
+        let name = self.run.name_any();
+        if self.status.started_at.is_some() {
+            return Ok(engine.queue.go_on(&name));
+        }
+        let place = match engine.queue.enter(&engine.index, &name) {
+            Some(place) => place,
+            None => {
+                self.status.message = Some(WAITS.to_owned());
+                self.save().await?;
+                let place = tokio::select! {
+                    place = engine.queue.wait(&engine.index, &name) => place,
+                    () = engine.stop.cancelled() => return Err(EngineError::Lost { run: name }),
+                };
+                self.status.message = None;
+                place
+            }
+        };
+        self.status.started_at = Some(now());
+        Ok(place)
     }
 
     async fn work(&mut self) -> Result<(), EngineError> {

@@ -3,8 +3,9 @@
 //! Tens of thousands of ended runs fit in memory because the snapshots and workflows stay in the API server.
 
 use super::life::{self, Asker};
-use crate::api::{Admitted, ObjectRef, Phase, PhaseRun, RunState, StepState, TargetRef, labels};
+use crate::api::{Admitted, ObjectRef, Phase, PhaseRun, RunResource, RunState, StepState, TargetRef, labels};
 use crate::plan::key;
+use crate::plan::queue::Use;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
@@ -59,6 +60,8 @@ pub struct RunEntry {
     pub applied: Vec<(String, String, ObjectRef)>,
     /// The resources whose `failurePolicy` lets a change through though the phase failed.
     pub ignorable: bool,
+    /// The plugins that an open run works with.
+    pub uses: Vec<Use>,
 }
 
 impl RunEntry {
@@ -163,7 +166,17 @@ impl From<&PhaseRun> for RunEntry {
                 .flat_map(|s| s.applied.iter().map(|o| (s.resource.clone(), s.step.clone(), o.clone())))
                 .collect(),
             ignorable,
+            uses: if status.state.is_open() { run.spec.resources.iter().map(uses).collect() } else { Vec::new() },
         }
+    }
+}
+
+/// What counts towards the limits of a plugin and of a runner namespace.
+pub fn uses(resource: &RunResource) -> Use {
+    Use {
+        plugin: resource.plugin.split('.').next().unwrap_or_default().to_owned(),
+        namespace: resource.runner.namespace.clone().unwrap_or_default(),
+        most: resource.max_running.map(|most| most as usize),
     }
 }
 
@@ -172,6 +185,7 @@ struct Entries {
     by_name: HashMap<String, Arc<RunEntry>>,
     by_key: HashMap<String, BTreeMap<u32, String>>,
     by_target: HashMap<(String, String), BTreeSet<String>>,
+    open: HashSet<String>,
     /// Those that the watch has shown: every run that was written before one of them is known too.
     watched: HashSet<String>,
     /// The UIDs of runs that were deleted last: several watches and reads tell of a run, and one that is late must not
@@ -218,6 +232,11 @@ impl RunIndex {
             let target = (entry.target.namespace.clone(), entry.target.name.clone());
             entries.by_target.entry(target).or_default().insert(entry.name.clone());
             let known = entries.by_name.insert(entry.name.clone(), entry.clone());
+            if entry.state.is_open() {
+                entries.open.insert(entry.name.clone());
+            } else {
+                entries.open.remove(&entry.name);
+            }
             if entry.executor.is_some() {
                 entries.watched.remove(&entry.name);
             }
@@ -296,6 +315,7 @@ impl RunIndex {
             let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
             let entry = entries.by_name.remove(name)?;
             entries.watched.remove(name);
+            entries.open.remove(name);
             if let Some(attempts) = entries.by_key.get_mut(&entry.key) {
                 attempts.remove(&entry.attempt);
                 if attempts.is_empty() {
@@ -355,6 +375,12 @@ impl RunIndex {
         let mut runs = self.of_name(&target.namespace, &target.name);
         runs.retain(|run| target.uid.as_deref().is_some_and(|uid| run.may_be_of(uid)));
         runs
+    }
+
+    /// Every run whose steps have not all ended.
+    pub fn open(&self) -> Vec<Arc<RunEntry>> {
+        let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
+        entries.open.iter().filter_map(|name| entries.by_name.get(name).cloned()).collect()
     }
 
     /// Every run that matches.

@@ -18,6 +18,7 @@ mod outcome;
 pub mod outputs;
 mod pod_template;
 mod progress;
+mod queue;
 mod repeat;
 pub mod replicas;
 mod script;
@@ -34,9 +35,11 @@ pub use watch::{follow_replicas, follow_runs};
 use crate::api::{ObjectRef, PhaseRun, PhaseRunSpec, labels};
 use crate::plan::http::Allowed;
 use crate::plan::key;
+use crate::plan::queue::Limits;
 use crate::plan::runs::PlannedRun;
 use index::{RunEntry, RunIndex};
 use kube::{Api, Client, ResourceExt};
+use queue::{Grant, Queue};
 use replicas::Replicas;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -50,6 +53,8 @@ pub struct EngineSettings {
     pub namespace: String,
     /// What `http` steps may call.
     pub http: Allowed,
+    /// How many runs may be at work at once.
+    pub limits: Limits,
 }
 
 /// Executes runs; shared by everything that begins, joins or watches them.
@@ -59,6 +64,7 @@ pub struct Engine {
     pods: Arc<PodSettings>,
     kinds: objects::Kinds,
     executing: Mutex<HashSet<String>>,
+    queue: Queue,
     tasks: TaskTracker,
     stop: CancellationToken,
     /// What is known of every run.
@@ -79,6 +85,7 @@ impl Engine {
     ) -> Arc<Self> {
         Arc::new(Self {
             client,
+            queue: Queue::new(settings.limits),
             settings,
             pods: Arc::new(pods),
             kinds: objects::Kinds::default(),
@@ -152,6 +159,12 @@ impl Engine {
     /// How many runs this process executes.
     pub fn executing(&self) -> usize {
         self.at_work().len()
+    }
+
+    /// Whether a run of a change may be written down now; see [`Queue::grant`].
+    pub fn room_for(&self, planned: &PlannedRun) -> Option<Grant<'_>> {
+        let uses = planned.resources.iter().map(index::uses).collect();
+        self.queue.grant(&self.index, &planned.key, &planned.target.namespace, uses)
     }
 
     fn at_work(&self) -> MutexGuard<'_, HashSet<String>> {

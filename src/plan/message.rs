@@ -143,19 +143,22 @@ fn with_log(head: &str, status: &PhaseRunStatus, foot: &str) -> String {
     cut(&text, DENIAL_LIMIT)
 }
 
-/// What a client reads that came for the last time while the phase still ran.
+/// What a client reads that came for the last time while the phase still ran, or waited for its turn (`ran_for` is none).
 pub fn still_running(
     run: &str,
     phase: &str,
     target: &str,
     step: Option<&(String, usize, usize)>,
-    ran_for: Duration,
+    ran_for: Option<Duration>,
 ) -> String {
     let at = step.map_or_else(String::new, |(step, index, all)| format!(" at step {step} ({index} of {all})"));
+    let is = ran_for.map_or_else(
+        || "waits for its turn, as many phases are at work as may be".to_owned(),
+        |ran_for| format!("is still running{at}, for {} s now", ran_for.as_secs()),
+    );
     cut(
         &format!(
-            "{phase} of {target} is still running{at}, for {} s now: make the same change again to join it, or follow it with: kubectl get phaserun {run} -w",
-            ran_for.as_secs()
+            "{phase} of {target} {is}: make the same change again to join it, or follow it with: kubectl get phaserun {run} -w"
         ),
         DENIAL_LIMIT,
     )

@@ -12,6 +12,7 @@ pub mod message;
 pub mod order;
 pub mod plugins;
 pub mod pod;
+pub mod queue;
 pub mod runs;
 pub mod scope;
 pub mod template;

@@ -189,6 +189,7 @@ fn run_resource(planned: &Planned, phase: Phase) -> Option<RunResource> {
         plugin: planned.plugin.name.clone(),
         runner: spec.runner.clone(),
         params: planned.declared.params.clone(),
+        max_running: spec.max_running,
         failure_policy: settings.failure_policy.unwrap_or_default(),
         timeout_seconds: settings.timeout_seconds.unwrap_or(DEFAULT_TIMEOUT_SECONDS),
         steps,

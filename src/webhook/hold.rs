@@ -80,8 +80,6 @@ pub struct Limits {
     pub held: usize,
     /// Requests that wait, in all replicas together.
     pub held_in_all: usize,
-    /// Runs that this replica executes.
-    pub running: usize,
 }
 
 impl Holder {
@@ -114,14 +112,14 @@ impl Holder {
                     if self.stop.is_cancelled() {
                         return Ok(Outcome::Busy);
                     }
-                    if engine.executing() >= self.limits.running {
+                    let Some(_grant) = engine.room_for(&planned) else {
                         if !self.news(&mut changes, until).await {
                             return Ok(Outcome::Busy);
                         }
                         // The end of any run may make room; the news of it comes a moment before.
                         tokio::time::sleep(ROOM_AGAIN).await;
                         continue;
-                    }
+                    };
                     let routing_key = request.routing_key.clone().unwrap_or_else(new_routing_key);
                     let spec = Engine::spec(planned.clone(), attempt, request.user.clone(), routing_key);
                     let guard = Guard { keys: keys.to_vec(), stored: request.stored.clone() };
@@ -326,7 +324,7 @@ mod tests {
 
     #[test]
     fn replicas_share_what_may_be_held_in_all() {
-        let limits = Limits { held: 8, held_in_all: 16, running: 64 };
+        let limits = Limits { held: 8, held_in_all: 16 };
         assert_eq!([1, 2, 3, 8, 100].map(|replicas| share(limits, replicas)), [8, 8, 5, 2, 1]);
     }
 }

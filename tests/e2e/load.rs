@@ -97,3 +97,56 @@ fn w15_more_changes_than_can_be_worked_on_are_refused_at_once_and_nothing_of_the
         });
     }
 }
+
+#[test]
+fn one_namespace_s_many_changes_do_not_keep_another_s_one_waiting() {
+    const MANY: usize = 24;
+    let many = Space::alone("many");
+    let _values = Values::set(&["maxRunning=3"]);
+    let few = Space::new("few");
+    let proxy = Proxy::start();
+    let manifest = sleeper(&many, "NAME", 4);
+    let names: Vec<String> = (0..MANY).map(|n| format!("x{n}")).collect();
+    let left = std::thread::scope(|threads| {
+        for name in &names {
+            threads.spawn(|| proxy.create_at_last(&many, &manifest.replace("NAME", name)));
+        }
+        eventually(Duration::from_secs(60), "one is done, and the others wait", || {
+            (!list(&["-n", &many.namespace, "sandboxes"]).is_empty()).then_some(())
+        });
+        proxy.create_at_last(&few, &sleeper(&few, "y", 4));
+        list(&["-n", &many.namespace, "sandboxes"]).len()
+    });
+    assert!(left <= MANY * 2 / 3, "{left} of {MANY} were before it");
+}
+
+#[test]
+fn a_plugin_may_say_how_many_phases_work_with_it_at_once() {
+    let space = Space::new("narrow");
+    let plugin = space.plugin(
+        "narrow",
+        &format!(
+            "  maxRunning: 1\n  runner: {{image: '{}'}}\n  preCreate: [{{name: sleep, script: \"#!/bin/sh\\nsleep 2\"}}]",
+            step_image()
+        ),
+    );
+    let names: Vec<String> = (0..4).map(|n| format!("x{n}")).collect();
+    let proxy = Proxy::start();
+    all_at_once(&names, |name| {
+        proxy.create_at_last(&space, &space.sandbox(name, &format!("  resources: [{{name: r, plugin: {plugin}}}]")));
+    });
+    let mut times: Vec<(String, String)> = names
+        .iter()
+        .map(|name| {
+            let run = space.settled_run(name, "PreCreate", "Committed");
+            let time = |field: &str| run["status"][field].as_str().unwrap().to_owned();
+            (time("startedAt"), time("finishedAt"))
+        })
+        .collect();
+    times.sort();
+    // For a moment there may be one more, but never do all work at once.
+    let at_once = |(began, _): &(String, String)| times.iter().filter(|(from, to)| from <= began && began < to).count();
+    let most = times.iter().map(at_once).max().unwrap();
+    assert!(most <= 2, "{times:#?}");
+    assert!(times[3].0 > times[0].1, "{times:#?}");
+}

@@ -1,0 +1,156 @@
+//! Whose turn it is: which runs that wait may begin their steps, so that none overwhelms the cluster or starves another.
+
+use std::collections::HashMap;
+
+/// How many runs may be at work at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// In the whole of Sluice.
+    pub all: usize,
+    /// With a plugin that runs in one namespace; none for no limit of its own.
+    pub runner_namespace: Option<usize>,
+}
+
+/// A plugin that a run works with.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Use {
+    /// Its name, without a version.
+    pub plugin: String,
+    /// Where it runs.
+    pub namespace: String,
+    /// How many runs may work with it at once, where it says so.
+    pub most: Option<usize>,
+}
+
+/// An open run.
+#[derive(Clone, Copy, Debug)]
+pub struct Candidate<'a> {
+    pub name: &'a str,
+    /// The namespace of its target, whose users wait for it.
+    pub namespace: &'a str,
+    /// When it was written, in seconds.
+    pub written: i64,
+    pub uses: &'a [Use],
+    pub is_at_work: bool,
+}
+
+/// The runs that wait and whose turn it is, in that order: the namespace with the fewest runs at work comes first, and of
+/// one namespace the run that was written first. A run that must wait for its plugin keeps none of another back.
+pub fn turns<'a>(open: &[Candidate<'a>], limits: &Limits) -> Vec<&'a str> {
+    let mut at_work = AtWork::default();
+    open.iter().filter(|run| run.is_at_work).for_each(|run| at_work.add(run));
+    let mut waiting: Vec<_> = open.iter().filter(|run| !run.is_at_work).collect();
+    waiting.sort_unstable_by_key(|run| (run.written, run.name));
+    let mut turns = Vec::new();
+    while at_work.all < limits.all {
+        let fits = waiting.iter().enumerate().filter(|(_, run)| at_work.has_room(run, limits));
+        let Some((next, _)) = fits.min_by_key(|(_, run)| at_work.of_namespace(run.namespace)) else { break };
+        let run = waiting.remove(next);
+        at_work.add(run);
+        turns.push(run.name);
+    }
+    turns
+}
+
+#[derive(Default)]
+struct AtWork<'a> {
+    all: usize,
+    namespaces: HashMap<&'a str, usize>,
+    plugins: HashMap<&'a str, usize>,
+    runner_namespaces: HashMap<&'a str, usize>,
+}
+
+impl<'a> AtWork<'a> {
+    fn add(&mut self, run: &Candidate<'a>) {
+        self.all += 1;
+        *self.namespaces.entry(run.namespace).or_default() += 1;
+        for plugin in distinct(run.uses, |one| &one.plugin) {
+            *self.plugins.entry(plugin).or_default() += 1;
+        }
+        for namespace in distinct(run.uses, |one| &one.namespace) {
+            *self.runner_namespaces.entry(namespace).or_default() += 1;
+        }
+    }
+
+    fn of_namespace(&self, namespace: &str) -> usize {
+        self.namespaces.get(namespace).copied().unwrap_or_default()
+    }
+
+    fn has_room(&self, run: &Candidate<'_>, limits: &Limits) -> bool {
+        run.uses.iter().all(|one| {
+            let below = |most: Option<usize>, counts: &HashMap<&str, usize>, name: &str| {
+                most.is_none_or(|most| counts.get(name).copied().unwrap_or_default() < most)
+            };
+            below(one.most, &self.plugins, &one.plugin)
+                && below(limits.runner_namespace, &self.runner_namespaces, &one.namespace)
+        })
+    }
+}
+
+fn distinct<'a>(uses: &'a [Use], of: impl Fn(&'a Use) -> &'a String) -> Vec<&'a str> {
+    let mut names: Vec<&str> = uses.iter().map(|one| of(one).as_str()).collect();
+    names.sort_unstable();
+    names.dedup();
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    /// `NAMESPACE/NAME[*] PLUGIN…`: `*` is at work, `PLUGIN:2` may be used by two at once; each runs in `in-PLUGIN`.
+    fn turns_of(runs: &[&str], all: usize, runner_namespace: Option<usize>) -> Vec<String> {
+        let uses = |words: &str| -> Vec<Use> {
+            let one = |word: &str| {
+                let (plugin, most) = word.split_once(':').map_or((word, None), |(p, m)| (p, m.parse().ok()));
+                Use { plugin: plugin.into(), namespace: format!("in-{plugin}"), most }
+            };
+            words.split_whitespace().map(one).collect()
+        };
+        let parsed: Vec<_> = runs
+            .iter()
+            .map(|run| {
+                let (name, plugins) = run.split_once(' ').unwrap_or((run, ""));
+                (name.trim_end_matches('*'), name.ends_with('*'), uses(plugins))
+            })
+            .collect();
+        let candidates: Vec<Candidate<'_>> = parsed
+            .iter()
+            .enumerate()
+            .map(|(index, (name, is_at_work, uses))| Candidate {
+                name,
+                namespace: name.split('/').next().unwrap(),
+                written: index as i64,
+                uses,
+                is_at_work: *is_at_work,
+            })
+            .collect();
+        turns(&candidates, &Limits { all, runner_namespace }).into_iter().map(str::to_owned).collect()
+    }
+
+    #[rstest]
+    #[case::first_come(&["a/1", "a/2", "a/3"], 2, &["a/1", "a/2"])]
+    #[case::each_namespace_in_turn(&["a/1", "a/2", "a/3", "b/1"], 2, &["a/1", "b/1"])]
+    #[case::who_has_less_is_first(&["a/1*", "a/2*", "a/3", "b/1*", "b/2"], 4, &["b/2"])]
+    #[case::no_room(&["a/1*", "b/1"], 1, &[])]
+    #[case::a_plugin_s_limit(&["a/1* db:1", "a/2 db:1", "a/3 queue", "b/1 db:1"], 9, &["a/3"])]
+    #[case::of_all_plugins(&["a/1* db:1", "a/2 queue db:1", "a/3 queue:1", "a/4 queue:1"], 9, &["a/3"])]
+    fn a_turn_is_fair(#[case] runs: &[&str], #[case] all: usize, #[case] expected: &[&str]) {
+        assert_eq!(turns_of(runs, all, None), expected);
+    }
+
+    #[test]
+    fn a_runner_namespace_has_a_limit_of_its_own() {
+        assert_eq!(turns_of(&["a/1* db", "a/2 db", "b/1 queue", "b/2 queue"], 9, Some(1)), ["b/1"]);
+    }
+
+    #[test]
+    fn a_thousand_of_one_user_do_not_starve_one_of_another() {
+        let mut runs: Vec<String> = (0..63).map(|n| format!("many/{n}*")).collect();
+        runs.extend((63..1000).map(|n| format!("many/{n}")));
+        runs.push("few/1".into());
+        let runs: Vec<&str> = runs.iter().map(String::as_str).collect();
+        assert_eq!(turns_of(&runs, 64, None), ["few/1"]);
+    }
+}
