@@ -87,9 +87,6 @@ pub struct Wait {
 /// every try of the step. Redirects are not followed.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(
-    validation = Rule::new("!(has(self.json) && has(self.body))").message("a call has json or body, not both").field_path(".body")
-)]
 pub struct Http {
     /// `GET` by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]

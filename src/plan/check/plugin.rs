@@ -46,6 +46,10 @@ fn step(spec: &ResourcePluginSpec, workflow: Workflow, step: &Step, field: &str,
         let message = format!("is missing: {field} is of kind {kind} and needs a service account to act as");
         faults.push(Fault::new("spec.runner.serviceAccountName", message));
     }
+    // A field of any type cannot stand in a rule of the schema.
+    if step.http.as_ref().is_some_and(|http| http.json.is_some() && http.body.is_some()) {
+        faults.push(Fault::new(format!("{field}.http.body"), "a call has json or body, not both: take one away"));
+    }
     for (index, output) in step.outputs.iter().enumerate() {
         let wrong = match step.kind() {
             StepKind::Script if output.value.is_some() => "value",
@@ -160,6 +164,11 @@ mod tests {
         "p",
         "preCreate: [{name: a, http: {url: 'http://x'}, outputs: [{name: o, valueFromPath: /o/o}]}]",
         "spec.preCreate[0].outputs[0].valueFromPath: only a script leaves files"
+    )]
+    #[case(
+        "p",
+        "preCreate: [{name: a, http: {url: 'http://x', json: 1, body: '1'}}]",
+        "spec.preCreate[0].http.body: a call has json or body, not both"
     )]
     #[case(
         "p.1.0",
