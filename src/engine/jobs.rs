@@ -54,7 +54,7 @@ impl Execution {
         let Some(step) = step_index.map(|s| resource.steps[s].clone()) else {
             return Ok(Some(self.delete_job(&resource)));
         };
-        let scope = self.scope(&resource).map_err(|e| StepError::Failed(e.to_string()))?;
+        let scope = self.scope(&resource, &step).map_err(|e| StepError::Failed(e.to_string()))?;
         if fresh && let Some(source) = &step.when {
             let failed = |e: &dyn std::error::Error| StepError::Failed(format!("when: {e}"));
             let when = Expression::parse(source).map_err(|e| failed(&e))?;
@@ -221,13 +221,13 @@ impl Execution {
         }
     }
 
-    fn scope(&self, resource: &RunResource) -> Result<Scope, crate::plan::scope::ScopeError> {
+    fn scope(&self, resource: &RunResource, step: &Step) -> Result<Scope, crate::plan::scope::ScopeError> {
         let spec = &self.run.spec;
         let kind = &kinds::SANDBOX;
         let mut object = spec.object.clone();
         object["status"] = json!({"routingKey": spec.routing_key});
         let (old, new) = spec.old_and_new();
-        let steps = self.known_outputs().scope(&resource.name);
+        let steps = self.known_outputs().scope(&resource.name, step);
         ScopeBuilder::new(kind)
             .target(object.clone())
             .old(spec.old_object.clone())

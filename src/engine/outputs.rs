@@ -5,7 +5,8 @@
 
 use super::error::{EngineError, StepError, is_status};
 use super::index::RunEntry;
-use crate::api::labels;
+use crate::api::{Step, labels};
+use crate::plan::order;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
@@ -18,6 +19,8 @@ use std::sync::Arc;
 /// Shorter values are no secrets, and would make a log unreadable.
 const SHORTEST_SECRET: usize = 4;
 const SHORTEST_SECRET_LINE: usize = 8;
+/// A longer value is data, not a key.
+const MASKED_LINES: usize = 200;
 
 /// Resource, step, output.
 pub type OutputName = (String, String, String);
@@ -43,13 +46,17 @@ impl Outputs {
         self.hidden.extend(secrets);
     }
 
-    /// The `steps` of an expression's scope for one resource: `steps.STEP.OUTPUT`, as text.
-    pub fn scope(&self, resource: &str) -> Value {
+    /// The `steps` of the scope of `reader`, a step of `resource`: `steps.STEP.OUTPUT`, as text, of the steps that it
+    /// reads. What is no text is for files alone.
+    pub fn scope(&self, resource: &str, reader: &Step) -> Value {
         let mut steps = serde_json::Map::new();
-        for ((owner, step, output), content) in &self.known {
-            if owner == resource {
+        let of_resource = self.known.iter().filter(|((owner, ..), _)| owner == resource);
+        let names: BTreeSet<&str> = of_resource.clone().map(|((_, step, _), _)| step.as_str()).collect();
+        let read = order::reads(reader, &names);
+        for ((_, step, output), content) in of_resource.filter(|((_, step, _), _)| read.contains(step.as_str())) {
+            if let Ok(text) = std::str::from_utf8(content) {
                 let step = steps.entry(step.clone()).or_insert_with(|| json!({}));
-                step[output] = json!(String::from_utf8_lossy(content));
+                step[output] = json!(text);
             }
         }
         Value::Object(steps)
@@ -70,7 +77,9 @@ impl Outputs {
         for value in values.into_iter().filter(|value| value.len() >= SHORTEST_SECRET) {
             masked = masked.replace(value, "***");
             // A log has it line by line, each with the step's name before it.
-            for line in value.lines().map(str::trim).filter(|line| line.len() >= SHORTEST_SECRET_LINE) {
+            for line in
+                value.lines().take(MASKED_LINES).map(str::trim).filter(|line| line.len() >= SHORTEST_SECRET_LINE)
+            {
                 masked = masked.replace(line, "***");
             }
         }
@@ -187,7 +196,13 @@ mod tests {
         let mut outputs = Outputs::default();
         outputs.insert(("db".into(), "branch".into(), "password".into()), b"hunter22\n".to_vec());
         outputs.insert(("queue".into(), "make".into(), "url".into()), b"u".to_vec());
-        assert_eq!(outputs.scope("db"), json!({"branch": {"password": "hunter22\n"}}));
+        outputs.insert(("db".into(), "dump".into(), "bytes".into()), vec![0xff; 9]);
+        let reader = |when: &str| Step { when: Some(when.into()), ..Step::default() };
+        let branch = json!({"branch": {"password": "hunter22\n"}});
+        assert_eq!(outputs.scope("db", &reader("steps.branch.password == ''")), branch);
+        assert_eq!(outputs.scope("db", &reader("steps.size() == 1")), branch);
+        assert_eq!(outputs.scope("db", &reader("steps.dump.bytes == ''")), json!({}));
+        assert_eq!(outputs.scope("db", &reader("params.size == '1'")), json!({}));
         outputs.hide(vec![b"sesame open".to_vec(), b"first line\nsecond line".to_vec()]);
         assert_eq!(outputs.masked("login with hunter22 failed"), "login with *** failed");
         assert_eq!(outputs.masked("[a] first line\n[a] second line, sesame open"), "[a] ***\n[a] ***, ***");

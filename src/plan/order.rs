@@ -34,6 +34,17 @@ fn expressions(step: &Step) -> Vec<String> {
     texts
 }
 
+/// Which of these steps the expressions of `step` may read: those that they name, or all where they name none.
+pub fn reads<'a>(step: &Step, known: &BTreeSet<&'a str>) -> BTreeSet<&'a str> {
+    let mut read = BTreeSet::new();
+    for text in expressions(step).iter().filter(|text| text.contains("steps")) {
+        let named: Vec<&str> = known.iter().copied().filter(|name| mentions(text, name)).collect();
+        let names_none = named.is_empty();
+        read.extend(if names_none { known.iter().copied().collect() } else { named });
+    }
+    read
+}
+
 /// Whether an expression reads `steps.NAME` or `steps["NAME"]`. A mention inside a string counts too: it costs no
 /// more than some time side by side.
 fn mentions(text: &str, name: &str) -> bool {

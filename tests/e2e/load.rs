@@ -69,7 +69,7 @@ fn w15_more_changes_than_can_be_worked_on_are_refused_at_once_and_nothing_of_the
 
     let refused: BTreeSet<&str> = answers
         .iter()
-        .filter(|(_, answer)| answer.message().contains("waits for its turn"))
+        .filter(|(_, answer)| answer.message().contains("every worker is busy"))
         .map(|(name, _)| name.as_str())
         .collect();
     assert!(refused.len() >= 100 - 2 * RUNNING - HELD, "{} were refused: {answers:#?}", refused.len());
