@@ -112,26 +112,31 @@ pub fn eventually<T>(within: Duration, what: &str, mut check: impl FnMut() -> Op
 /// A test's own namespace; gone after it.
 pub struct Space {
     pub namespace: String,
-    _turn: Turn,
+    _turn: Option<Turn>,
 }
 
 impl Space {
     /// Beside other tests.
     pub fn new(what: &str) -> Self {
-        Self::with(what, Turn::take(Mode::Beside))
+        Self::with(what, Some(Turn::take(Mode::Beside)))
     }
 
     /// With no other test beside it, for one that takes Sluice down or changes how it is installed.
     pub fn alone(what: &str) -> Self {
-        Self::with(what, Turn::take(Mode::Alone))
+        Self::with(what, Some(Turn::take(Mode::Alone)))
     }
 
     /// With three replicas, beside others that want as many.
     pub fn of_three(what: &str) -> Self {
-        Self::with(what, Turn::take(Mode::Three))
+        Self::with(what, Some(Turn::take(Mode::Three)))
     }
 
-    fn with(what: &str, turn: Turn) -> Self {
+    /// Another namespace of the same test.
+    pub fn and(&self, what: &str) -> Self {
+        Self::with(what, None)
+    }
+
+    fn with(what: &str, turn: Option<Turn>) -> Self {
         SET_UP.call_once(set_up);
         let namespace = format!("{what}-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         kubectl(&["create", "namespace", &namespace]).ok();

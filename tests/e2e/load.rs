@@ -103,7 +103,7 @@ fn one_namespace_s_many_changes_do_not_keep_another_s_one_waiting() {
     const MANY: usize = 24;
     let many = Space::alone("many");
     let _values = Values::set(&["maxRunning=3"]);
-    let few = Space::new("few");
+    let few = many.and("few");
     let proxy = Proxy::start();
     let manifest = sleeper(&many, "NAME", 4);
     let names: Vec<String> = (0..MANY).map(|n| format!("x{n}")).collect();
@@ -114,7 +114,7 @@ fn one_namespace_s_many_changes_do_not_keep_another_s_one_waiting() {
         eventually(Duration::from_secs(60), "one is done, and the others wait", || {
             (!list(&["-n", &many.namespace, "sandboxes"]).is_empty()).then_some(())
         });
-        proxy.create_at_last(&few, &sleeper(&few, "y", 4));
+        proxy.create_at_last(&few, &sleeper(&few, "one", 4));
         list(&["-n", &many.namespace, "sandboxes"]).len()
     });
     assert!(left <= MANY * 2 / 3, "{left} of {MANY} were before it");
