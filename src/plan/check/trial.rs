@@ -79,11 +79,7 @@ impl Trial {
             None => Ok(given),
         });
         let given = given.map_err(|remark| Fault::new(at.field, whole(&remark)))?;
-        let note = |remark: &Remark| {
-            let line = line(at.field, remark);
-            format!("{line} (this fails wherever it is reached)")
-        };
-        self.found.notes.extend(notes.iter().map(note));
+        self.found.notes.extend(notes.iter().map(|note| line(at.field, note)));
         if !doubts.is_empty() {
             self.found.doubts.push(Doubtful {
                 field: at.field.to_owned(),

@@ -212,3 +212,48 @@ pub(super) fn symbol(name: &str) -> Option<&'static str> {
         _ => return None,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    fn called(name: &str, arguments: &[Type]) -> String {
+        Calls::default().call(name, None, arguments).map_or_else(|message| message, |kind| format!("{kind:?}"))
+    }
+
+    #[rstest]
+    #[case(operators::ADD, &[Type::Int, Type::Int], "an integer")]
+    #[case("size", &[Type::list(Type::Bool)], "an integer")]
+    #[case("first", &[Type::list(Type::Bool)], "?a boolean")]
+    #[case("split", &[Type::String, Type::String], "[a string]")]
+    #[case("timestamp", &[Type::String], "a timestamp")]
+    #[case("semver", &[Type::String], "opaque kubernetes.Semver")]
+    #[case("orValue", &[Type::Int.optional(), Type::String], "any")]
+    #[case("sum", &[Type::list(Type::Float)], "any")]
+    #[case("size", &[Type::Any], "any")]
+    #[case("size", &[Type::list(Type::Any)], "any")]
+    #[case("size", &[Type::Int.nullable()], "`size()` cannot take an integer")]
+    #[case("substring", &[Type::String, Type::Int, Type::Bool], "`substring()` cannot take a string, an integer and a boolean")]
+    #[case("size", &[], "`size()` is called without an argument")]
+    fn the_library_says_what_a_call_gives(#[case] name: &str, #[case] arguments: &[Type], #[case] given: &str) {
+        assert_eq!(called(name, arguments), given);
+    }
+
+    #[test]
+    fn an_object_is_known_again_in_what_a_function_gives() {
+        let shape = super::super::types::Shape { name: "sandbox".into(), fields: Default::default() };
+        let list = Type::list(Type::Object(shape.into()));
+        assert_eq!(called("reverse", std::slice::from_ref(&list)), "[<sandbox>]");
+        assert_eq!(called(operators::ADD, &[list.clone(), list]), "[<sandbox>]");
+    }
+
+    #[test]
+    fn past_its_calls_nothing_is_known() {
+        let mut calls = Calls { left: 3, ..Calls::default() };
+        let types = [Type::String, Type::Int];
+        assert!(matches!(calls.call(operators::SUBSTRACT, None, &types), Ok(Type::Any)));
+        assert!(matches!(calls.call(operators::MODULO, None, &types), Ok(Type::Any)));
+        assert!(Calls::default().call(operators::MODULO, None, &types).is_err());
+    }
+}

@@ -142,8 +142,7 @@ impl<'a> Walk<'a> {
         if let Type::Object(shape) = without_null(&operand)
             && !shape.fields.contains_key(&select.field)
         {
-            let message = format!("{}: this is never true", no_field(&shape, &select.field, &select.operand));
-            self.notes.push(Misfit { id, message });
+            self.note(Misfit { id, message: no_field(&shape, &select.field, &select.operand) }, "this is never true");
         }
         Ok(Type::Bool)
     }
@@ -157,7 +156,7 @@ impl<'a> Walk<'a> {
                 match branches {
                     (Ok(then), Ok(otherwise)) => Ok(then.or(&otherwise)),
                     (Ok(kind), Err(misfit)) | (Err(misfit), Ok(kind)) => {
-                        self.notes.push(misfit);
+                        self.note(misfit, NEVER_WORKS);
                         Ok(kind)
                     }
                     (Err(misfit), Err(_)) => Err(misfit),
@@ -169,7 +168,7 @@ impl<'a> Walk<'a> {
                 let right = self.of(right).and_then(|kind| expect_bool(&kind, &format!("the right of `{symbol}`"), id));
                 match (left, right) {
                     (Err(misfit), Err(_)) => return Err(misfit),
-                    (Err(misfit), Ok(())) | (Ok(()), Err(misfit)) => self.notes.push(misfit),
+                    (Err(misfit), Ok(())) | (Ok(()), Err(misfit)) => self.note(misfit, NEVER_WORKS),
                     (Ok(()), Ok(())) => {}
                 }
                 Ok(Type::Bool)
@@ -252,8 +251,10 @@ impl<'a> Walk<'a> {
             }
             Type::List(item) if by.is_vague() => Ok(item.as_ref().clone()),
             Type::List(item) => {
-                let misfit =
-                    |_| Misfit { id, message: format!("a list has no field or key: it is read with {}", LIST) };
+                let misfit = |_| Misfit {
+                    id,
+                    message: "a list has no field or key: read it with [0], .first() or a loop".to_owned(),
+                };
                 self.calls.call(operators::INDEX, None, &[of.clone(), by.clone()]).map_err(misfit)?;
                 Ok(item.as_ref().clone())
             }
@@ -290,10 +291,15 @@ impl<'a> Walk<'a> {
         match found {
             Ok(found) => found.optional(),
             Err(misfit) => {
-                self.notes.push(misfit);
+                self.note(misfit, "this is always absent");
                 Type::Never.optional()
             }
         }
+    }
+
+    /// Notes what may never be reached, or is no error: `then` says what comes of it.
+    fn note(&mut self, misfit: Misfit, then: &str) {
+        self.notes.push(Misfit { id: misfit.id, message: format!("{}: {then}", misfit.message) });
     }
 
     fn collect(
@@ -315,7 +321,7 @@ impl<'a> Walk<'a> {
             let always = matches!(&condition.expr, Expr::Literal(_));
             match self.of(value) {
                 Err(misfit) if !always => {
-                    self.notes.push(misfit);
+                    self.note(misfit, NEVER_WORKS);
                     Ok(Type::Never)
                 }
                 given => given,
@@ -369,7 +375,8 @@ impl<'a> Walk<'a> {
     }
 }
 
-const LIST: &str = "[0], .first() or a loop";
+/// What comes of an error that is not certain to be reached.
+const NEVER_WORKS: &str = "this fails wherever it is reached";
 
 fn literal_type(literal: &LiteralValue) -> Type {
     match literal {

@@ -131,10 +131,10 @@ impl Type {
         }
     }
 
-    /// This type, with `Any` where an emptiness left a part unknown: what a function gives may be empty by chance.
+    /// This type, with `Any` where an emptiness or a `null` left a part unknown: a function may have given it by chance.
     pub fn widened(self) -> Self {
         match self {
-            Self::Never => Self::Any,
+            Self::Never | Self::Null | Self::Nullable(_) => Self::Any,
             Self::List(inner) => Self::list(Arc::unwrap_or_clone(inner).widened()),
             Self::Map(inner) => Self::map(Arc::unwrap_or_clone(inner).widened()),
             Self::Optional(inner) => Arc::unwrap_or_clone(inner).widened().optional(),
