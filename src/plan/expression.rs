@@ -10,6 +10,7 @@ mod error;
 mod functions;
 mod guard;
 mod limits;
+mod lookups;
 mod loops;
 mod place;
 mod places;

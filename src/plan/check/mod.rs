@@ -11,6 +11,8 @@ mod specimen;
 mod trial;
 
 #[cfg(test)]
+mod trial_properties;
+#[cfg(test)]
 mod trial_tests;
 
 pub use limits::warnings;

@@ -174,7 +174,7 @@ fn misfit(name: &str, operands: &[&Type], error: &ExecutionError) -> String {
     }
     let numbers = |kind: &&&Type| matches!(kind, Type::Int | Type::UInt | Type::Float);
     let hint = match operands {
-        [a, b] if [a, b].iter().any(|kind| numbers(kind)) && is_simple(a) && is_simple(b) => {
+        [a, b] if [a, b].iter().any(numbers) && is_simple(a) && is_simple(b) => {
             ": convert one, for example with int(…) or string(…)"
         }
         _ => "",
