@@ -97,8 +97,7 @@ impl Checker<'_> {
                 self.faults.push(Fault::new(format!("{field}.as"), error.to_string()));
             }
             names.push(item);
-            self.item =
-                list.map(|(list, kind)| Item { name: item.to_owned(), kind: item_of(&kind), list: Some(list) });
+            self.item = list.map(|(list, kind)| Item { name: item.to_owned(), kind: item_of(&kind), list: Some(list) });
         }
         for (index, object) in objects.iter().enumerate() {
             self.template(&format!("{field}.{part}[{index}]"), object, &names);

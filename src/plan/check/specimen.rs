@@ -164,12 +164,24 @@ fn is_required(schema: &Json, key: &str) -> bool {
     named || !schema["properties"][key]["default"].is_null()
 }
 
+fn object(name: &str, fields: Vec<(&str, Type, bool)>) -> Type {
+    let field = |(key, kind, required): (&str, Type, bool)| (key.to_owned(), Field { kind, required });
+    Type::Object(Arc::new(Shape { name: name.to_owned(), fields: fields.into_iter().map(field).collect() }))
+}
+
+/// What an `http` step is answered.
+pub(super) fn response() -> Type {
+    let fields = vec![
+        ("status", Type::Int, true),
+        ("headers", Type::map(Type::String), true),
+        ("body", Type::String, true),
+        ("json", Type::Any, true),
+    ];
+    object("response", fields)
+}
+
 /// The variable `change`. Its items are given as they are stored, so no field is filled in.
 fn change_of(kind: &TargetKind, spec: &Json) -> Type {
-    let object = |name: &str, fields: Vec<(&str, Type, bool)>| {
-        let field = |(key, kind, required): (&str, Type, bool)| (key.to_owned(), Field { kind, required });
-        Type::Object(Arc::new(Shape { name: name.to_owned(), fields: fields.into_iter().map(field).collect() }))
-    };
     let list = |list: &TrackedList| {
         let name = format!("change.{}", list.name);
         let items = kind_of(&spec["properties"][list.field], &name, "", &[]);

@@ -23,12 +23,13 @@ pub(super) enum Wanted {
     List,
 }
 
-/// The item that a `forEach` gives its manifests.
+/// What is seen beside the variables of every expression: an item, what was answered.
 #[derive(Clone, Debug)]
 pub(super) struct Item {
     pub name: String,
     pub kind: Type,
-    pub list: Expression,
+    /// The `forEach` that it is the item of.
+    pub list: Option<Expression>,
 }
 
 /// Where an expression is evaluated.
@@ -129,7 +130,7 @@ impl Doubtful {
             return None;
         }
         if let Some(item) = &self.item {
-            let list = item.list.evaluate_until(&scope, cancel).ok()?;
+            let list = item.list.as_ref()?.evaluate_until(&scope, cancel).ok()?;
             scope = scope.with(&item.name, list.as_array()?.first()?).ok()?;
         }
         let lacked = self.expression.lacks(&scope, cancel)?;
@@ -140,7 +141,8 @@ impl Doubtful {
     /// Every parameter or output that is read by fixed names.
     fn read(&self, variable: &str) -> Json {
         let mut found = json!({});
-        let expressions = [Some(&self.expression), self.when.as_ref(), self.item.as_ref().map(|item| &item.list)];
+        let expressions =
+            [Some(&self.expression), self.when.as_ref(), self.item.as_ref().and_then(|item| item.list.as_ref())];
         let depth = if variable == "steps" { 2 } else { 1 };
         for path in expressions.into_iter().flatten().flat_map(|expression| expression.reads(variable)) {
             let Some((last, inner)) = path.get(..depth).and_then(<[String]>::split_last) else { continue };

@@ -234,6 +234,38 @@ fn the_item_of_a_for_each_is_one_of_its_list(#[case] list: &str, #[case] text: &
     }
 }
 
+#[rstest]
+#[case("response.status == 201 ? response.json.id : response.headers.location", None)]
+#[case("response.sttus", Some("outputs[0].value: line 1, column 10: there is no field `sttus` in response"))]
+#[case(
+    "response.body + response.status",
+    Some("outputs[0].value: line 1, column 15: `+` cannot take a string and an integer")
+)]
+fn an_answer_is_of_a_known_type(#[case] value: &str, #[case] fault: Option<&str>) {
+    let outputs = json!([{"name": "o", "value": value}]);
+    let found = faults(&spec(&json!({"preCreate": [{"name": "s", "http": {"url": "http://a"}, "outputs": outputs}]})));
+    match fault {
+        None => assert_eq!(found, [""; 0]),
+        Some(fault) => assert!(matches!(found.as_slice(), [one] if one.contains(fault)), "{found:?}"),
+    }
+}
+
+#[rstest]
+#[case("object != null && object.status.?phase.orValue('') == 'Ready'", None)]
+#[case("object.status.phase", None)]
+#[case("object.metadata.name + 'x'", None)]
+#[case("params.size", Some("wait.until: line 1, column 1: this gives a string, but true or false is needed here"))]
+fn nothing_is_known_of_what_is_waited_for(#[case] until: &str, #[case] fault: Option<&str>) {
+    let object = json!({"apiVersion": "v1", "kind": "Pod", "name": "${params.?name.orValue('a')}"});
+    let found = examine("p", &spec(&json!({"preCreate": [{"name": "s", "wait": {"object": object, "until": until}}]})));
+    assert_eq!(found.warnings.listed(&Cancel::default()), [""; 0]);
+    let faults: Vec<String> = found.faults.iter().map(ToString::to_string).collect();
+    match fault {
+        None => assert_eq!(faults, [""; 0]),
+        Some(fault) => assert!(matches!(faults.as_slice(), [one] if one.contains(fault)), "{faults:?}"),
+    }
+}
+
 #[test]
 fn nothing_is_said_of_what_a_step_is_not_run_for() {
     let step = |when: &str| {
