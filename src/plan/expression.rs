@@ -5,15 +5,20 @@
 //! `limits` and `loops` what an evaluation may do.
 
 mod cache;
+mod calls;
 mod error;
 mod functions;
 mod guard;
 mod limits;
+mod lookups;
 mod loops;
 mod place;
+mod places;
 mod stack;
 mod tokens;
 mod tree;
+mod trial;
+mod types;
 mod values;
 
 #[cfg(test)]
@@ -26,14 +31,18 @@ pub use guard::{MAX_BRACKETS, MAX_LINKS, MAX_SOURCE};
 pub use limits::{MAX_LOOPS, MAX_OUTPUT, MAX_RANGE, MAX_WORK, TIME};
 pub use place::Place;
 
+pub(crate) use calls::Calls;
 pub(crate) use error::quoted;
 pub(crate) use functions::context;
 pub(crate) use limits::Cancel;
 pub(crate) use stack::{Stopped, bounded};
 pub(crate) use tokens::{Kind, tokens};
+pub(crate) use trial::{Doubt, Remark, Tried, can_be_bool};
+pub(crate) use types::{Field, Shape, Type};
 pub(crate) use values::{from_json, json_length};
 
 use super::scope::Scope;
+use kube_cel::cel::ExecutionError;
 use kube_cel::cel::objects::Value;
 use kube_cel::cel::parser::{Expression as Tree, ParseErrors, Parser};
 use serde_json::Value as Json;
@@ -145,12 +154,7 @@ impl Expression {
     }
 
     pub(crate) fn evaluate_until(&self, scope: &Scope, cancel: &Cancel) -> Result<Json, ExpressionError> {
-        let evaluated = stack::for_depth(self.0.depth, || {
-            scope.with_context(|context| {
-                limits::Budget::install(context, cancel);
-                Value::resolve(&self.0.tree, context).map(|value| values::to_json(&value))
-            })
-        });
+        let evaluated = self.resolved(scope, cancel);
         let expression = || quoted(self.source());
         let secret = self.variables().any(|name| scope.may_be_secret(name));
         let json = match evaluated {
@@ -171,6 +175,27 @@ impl Expression {
             return Err(ExpressionError::OutputTooLarge { expression: expression(), length });
         }
         Ok(json)
+    }
+
+    /// Whether the evaluation over `scope` fails because it reads a key that is not there, or of `null`: the key, or
+    /// none for `null`.
+    pub(crate) fn lacks(&self, scope: &Scope, cancel: &Cancel) -> Option<Option<String>> {
+        match self.resolved(scope, cancel) {
+            Ok(Err(ExecutionError::NoSuchKey(key))) => Some(Some(key.to_string())),
+            Ok(Err(ExecutionError::NoSuchOverload)) => Some(None),
+            _ => None,
+        }
+    }
+
+    /// The value as JSON or why it has none, the library's error, or how it broke down.
+    #[allow(clippy::type_complexity)]
+    fn resolved(&self, scope: &Scope, cancel: &Cancel) -> Result<Result<Result<Json, String>, ExecutionError>, String> {
+        stack::for_depth(self.0.depth, || {
+            scope.with_context(|context| {
+                limits::Budget::install(context, cancel);
+                Value::resolve(&self.0.tree, context).map(|value| values::to_json(&value))
+            })
+        })
     }
 
     /// The error for an evaluation that was not waited for to its end.

@@ -67,13 +67,17 @@ impl PluginAdmission {
         faults.extend(uncallable(&spec, self.engine.callable()));
         // A plugin may have hundreds of expressions, and each takes a while to parse.
         let name = name.to_owned();
-        let warnings = check::warnings(&spec, timing::covered(timing::LONGEST_HOLD));
-        let warnings = warnings.iter().map(|warning| message::cut(warning, WARNING_LIMIT)).collect();
-        match tokio::task::spawn_blocking(move || check::plugin(&name, &spec)).await {
-            Ok(found) => faults.extend(found),
+        let mut warnings = check::warnings(&spec, timing::covered(timing::LONGEST_HOLD));
+        let found = match tokio::task::spawn_blocking(move || check::examine(&name, &spec)).await {
+            Ok(found) => found,
             Err(error) => return Answer::broken(format!("the plugin could not be checked: {error}")),
+        };
+        faults.extend(found.faults);
+        if !faults.is_empty() {
+            return Answer::deny(listed(&faults));
         }
-        if faults.is_empty() { Answer::warn(warnings) } else { Answer::deny(listed(&faults)) }
+        warnings.extend(found.warnings.within_time().await);
+        Answer::warn(warnings.iter().map(|warning| message::cut(warning, WARNING_LIMIT)).collect())
     }
 
     async fn refuse_used(&self, request: &Request) -> Answer {

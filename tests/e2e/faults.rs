@@ -296,6 +296,18 @@ fn a_plugin_that_could_not_run_is_refused_when_it_is_applied() {
             &["spec.preCreate[0].when: reads steps.branch", "no step \"branch\" has"],
         ),
         (
+            "a field that no sandbox has",
+            when("sandbox.spec.fork.size() > 0"),
+            &[
+                "spec.preCreate[0].when: line 1, column 14: there is no field `fork` in sandbox.spec, did you mean `forks`?",
+            ],
+        ),
+        (
+            "a condition that is a text",
+            when("params.size"),
+            &["spec.preCreate[0].when: line 1, column 1: this gives a string, but true or false is needed here"],
+        ),
+        (
             "a bad value",
             script(s, "inputs: [{name: x, value: params.}]"),
             &["spec.preCreate[0].inputs[0].value: line 1, column 8: "],

@@ -1,8 +1,11 @@
-//! The faults of a plugin's expressions and templates: what does not parse, and what reads or calls what is not there.
+//! The faults of a plugin's expressions and templates: what does not parse, what reads or calls what is not there, and
+//! what a trial shows to be of the wrong type.
 
+use super::specimen::response;
+use super::trial::{Item, Setting, Trial, Wanted};
 use super::{Fault, outputs};
 use crate::api::{Apply, Delete, Http, ResourcePluginSpec, Step, Workflow};
-use crate::plan::expression::Expression;
+use crate::plan::expression::{Expression, Type};
 use crate::plan::kinds::SANDBOX;
 use crate::plan::scope::{ScopeError, check_name};
 use crate::plan::template::Template;
@@ -17,11 +20,19 @@ const OBJECT: &str = "object";
 const RESPONSE: &str = "response";
 
 /// Adds the faults of the expressions of `step`, which stands at `field`.
-pub(super) fn step(spec: &ResourcePluginSpec, workflow: Workflow, step: &Step, field: &str, faults: &mut Vec<Fault>) {
-    let mut checker = Checker { spec, workflow, step, faults };
+pub(super) fn step(
+    spec: &ResourcePluginSpec,
+    workflow: Workflow,
+    step: &Step,
+    field: &str,
+    trial: &mut Trial,
+    faults: &mut Vec<Fault>,
+) {
+    let mut checker = Checker { spec, workflow, step, when: None, item: None, trial, faults };
     let names = SANDBOX.names();
     if let Some(when) = &step.when {
-        checker.expression(&format!("{field}.when"), when, &names);
+        let found = checker.wanted(&format!("{field}.when"), when, &names, Wanted::Condition);
+        checker.when = found.map(|(when, _)| when);
     }
     for (index, input) in step.inputs.iter().enumerate() {
         if let Some(value) = &input.value {
@@ -38,12 +49,13 @@ pub(super) fn step(spec: &ResourcePluginSpec, workflow: Workflow, step: &Step, f
     }
     if let Some(wait) = &step.wait {
         checker.template(&format!("{field}.wait.object"), &json!(wait.object), &names);
-        checker.expression(&format!("{field}.wait.until"), &wait.until, &with(&names, OBJECT));
+        checker.wanted(&format!("{field}.wait.until"), &wait.until, &with(&names, OBJECT), Wanted::Condition);
     }
     if let Some(http) = &step.http {
         checker.http(&format!("{field}.http"), http, &names);
     }
     let seen = if step.wait.is_some() { OBJECT } else { RESPONSE };
+    checker.item = step.http.as_ref().map(|_| Item { name: RESPONSE.to_owned(), kind: response(), list: None });
     for (index, output) in step.outputs.iter().enumerate() {
         if let Some(value) = &output.value {
             checker.expression(&format!("{field}.outputs[{index}].value"), value, &with(&names, seen));
@@ -59,6 +71,11 @@ struct Checker<'a> {
     spec: &'a ResourcePluginSpec,
     workflow: Workflow,
     step: &'a Step,
+    /// The step's `when`, once it is known to be right.
+    when: Option<Expression>,
+    /// What is seen beside the variables of every expression, where something is known of it.
+    item: Option<Item>,
+    trial: &'a mut Trial,
     faults: &'a mut Vec<Fault>,
 }
 
@@ -74,16 +91,18 @@ impl Checker<'_> {
     ) {
         let mut names = names.to_vec();
         if let Some(list) = list {
-            self.expression(&format!("{field}.forEach"), list, &names);
+            let list = self.wanted(&format!("{field}.forEach"), list, &names, Wanted::List);
             let item = item.unwrap_or(ITEM);
             if let Err(error) = item_name(item, &names) {
                 self.faults.push(Fault::new(format!("{field}.as"), error.to_string()));
             }
             names.push(item);
+            self.item = list.map(|(list, kind)| Item { name: item.to_owned(), kind: item_of(&kind), list: Some(list) });
         }
         for (index, object) in objects.iter().enumerate() {
             self.template(&format!("{field}.{part}[{index}]"), object, &names);
         }
+        self.item = None;
     }
 
     fn http(&mut self, field: &str, http: &Http, names: &[&str]) {
@@ -105,7 +124,7 @@ impl Checker<'_> {
         match Template::parse_at(field, value) {
             Ok(template) => {
                 for (place, expression) in template.expressions() {
-                    self.parsed(place, expression, names);
+                    self.parsed(place, expression, names, Wanted::Anything);
                 }
             }
             Err(error) => {
@@ -116,16 +135,40 @@ impl Checker<'_> {
     }
 
     fn expression(&mut self, field: &str, source: &str, names: &[&str]) {
+        self.wanted(field, source, names, Wanted::Anything);
+    }
+
+    /// The expression and the type of what it gives, where nothing is wrong with it.
+    fn wanted(&mut self, field: &str, source: &str, names: &[&str], wanted: Wanted) -> Option<(Expression, Type)> {
         match Expression::parse(source) {
-            Ok(expression) => self.parsed(field, &expression, names),
-            Err(error) => self.faults.push(Fault::new(field, error.to_string())),
+            Ok(expression) => self.parsed(field, &expression, names, wanted).map(|kind| (expression, kind)),
+            Err(error) => {
+                self.faults.push(Fault::new(field, error.to_string()));
+                None
+            }
         }
     }
 
-    fn parsed(&mut self, field: &str, expression: &Expression, names: &[&str]) {
+    fn parsed(&mut self, field: &str, expression: &Expression, names: &[&str], wanted: Wanted) -> Option<Type> {
+        let before = self.faults.len();
         if let Err(error) = expression.check(names) {
             self.faults.push(Fault::new(field, error.to_string()));
         }
+        self.outputs(field, expression);
+        if self.faults.len() > before {
+            return None;
+        }
+        let at = Setting { field, workflow: self.workflow, when: self.when.as_ref(), item: self.item.as_ref() };
+        match self.trial.expression(at, expression, wanted) {
+            Ok(kind) => Some(kind),
+            Err(fault) => {
+                self.faults.push(fault);
+                None
+            }
+        }
+    }
+
+    fn outputs(&mut self, field: &str, expression: &Expression) {
         let mut wrong = BTreeSet::new();
         for path in expression.reads("steps") {
             let (Some(step), output) = (path.first(), path.get(1)) else { continue };
@@ -138,6 +181,15 @@ impl Checker<'_> {
                 self.faults.push(Fault::new(field, format!("reads steps.{path}: {message}")));
             }
         }
+    }
+}
+
+/// The item of a list of this type, which is given as JSON.
+fn item_of(list: &Type) -> Type {
+    match list.as_json() {
+        Type::List(item) => item.as_ref().clone(),
+        Type::Nullable(list) => item_of(&list),
+        _ => Type::Any,
     }
 }
 

@@ -7,11 +7,19 @@ mod limits;
 mod outputs;
 mod plugin;
 mod sandbox;
+mod specimen;
+mod trial;
+
+#[cfg(test)]
+mod trial_properties;
+#[cfg(test)]
+mod trial_tests;
 
 pub use limits::warnings;
 pub use outputs::output_key;
-pub use plugin::plugin;
+pub use plugin::{Findings, examine, plugin};
 pub use sandbox::sandbox;
+pub use trial::Warnings;
 
 use std::fmt;
 

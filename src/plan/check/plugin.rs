@@ -1,14 +1,29 @@
 //! The faults of a plugin: its name, its runner, the order of its steps and what they read.
 
+use super::trial::{Trial, Warnings};
 use super::{Fault, expressions, outputs};
 use crate::api::{ResourcePluginSpec, Step, StepKind, Workflow};
 use crate::plan::order;
 use crate::plan::plugins::canonical;
 use serde_json::Value;
 
+/// What is to be said of a plugin.
+#[derive(Debug)]
+pub struct Findings {
+    pub faults: Vec<Fault>,
+    /// What may be wrong in its expressions.
+    pub warnings: Warnings,
+}
+
 /// The faults of a plugin.
 pub fn plugin(name: &str, spec: &ResourcePluginSpec) -> Vec<Fault> {
+    examine(name, spec).faults
+}
+
+/// The faults of a plugin, and what may be one.
+pub fn examine(name: &str, spec: &ResourcePluginSpec) -> Findings {
     let mut faults = Vec::new();
+    let mut trial = Trial::default();
     if let Some((base, version)) = name.split_once('.') {
         let right = canonical(version);
         if right.as_ref().is_none_or(|v| v.to_string() != version) {
@@ -22,7 +37,7 @@ pub fn plugin(name: &str, spec: &ResourcePluginSpec) -> Vec<Fault> {
         for (index, step) in steps.iter().enumerate() {
             let field = format!("spec.{field}[{index}]");
             self::step(spec, workflow, step, &field, &mut faults);
-            expressions::step(spec, workflow, step, &field, &mut faults);
+            expressions::step(spec, workflow, step, &field, &mut trial, &mut faults);
         }
         if let Some(cycle) = order::cycle(steps) {
             let message = format!(
@@ -32,7 +47,7 @@ pub fn plugin(name: &str, spec: &ResourcePluginSpec) -> Vec<Fault> {
             faults.push(Fault::new(format!("spec.{field}"), message));
         }
     }
-    faults
+    Findings { faults, warnings: trial.warnings() }
 }
 
 fn step(spec: &ResourcePluginSpec, workflow: Workflow, step: &Step, field: &str, faults: &mut Vec<Fault>) {

@@ -1,10 +1,12 @@
 //! Runs every example of `docs/expressions.md`.
 
 use super::super::changes::change;
+use super::super::check;
 use super::super::kinds::SANDBOX;
 use super::super::scope::{Scope, ScopeBuilder, with_defaults};
 use super::super::template::Template;
 use super::{Expression, functions, tokens};
+use rstest::rstest;
 use serde_json::Value as Json;
 
 const PAGE: &str = include_str!("../../../docs/expressions.md");
@@ -76,6 +78,41 @@ fn every_template_of_the_page_gives_what_it_says() {
         template.check(&SANDBOX.names()).map_err(|error| error.to_string())?;
         template.render(&scope).map_err(|error| error.to_string())
     });
+}
+
+/// The faults of a plugin with this expression among the inputs of a script, or this template among its manifests.
+fn faults(source: &str, is_template: bool) -> Vec<String> {
+    let mut plugin = serde_json::json!({
+        "runner": {"image": "i", "serviceAccountName": "s"},
+        "preUpdate": [{"name": "branch", "script": "#!", "outputs": [{"name": "host", "valueFromPath": "/o/host"}]}],
+    });
+    let step = if is_template {
+        let value: Json = serde_json::from_str(source).unwrap();
+        let manifest = serde_json::json!({"apiVersion": "v1", "kind": "X", "metadata": {"name": "n"}, "value": value});
+        serde_json::json!({"name": "s", "apply": {"manifests": [manifest]}})
+    } else {
+        serde_json::json!({"name": "s", "script": "#!", "inputs": [{"name": "x", "value": source}]})
+    };
+    plugin["preUpdate"].as_array_mut().unwrap().push(step);
+    check::plugin("p", &serde_json::from_value(plugin).unwrap()).iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn what_the_page_gives_a_value_of_is_not_refused_when_a_plugin_is_applied() {
+    for (language, is_template) in [("cel", false), ("template", true)] {
+        for (source, _) in blocks(language).iter().filter_map(|line| line.split_once("  →  ")) {
+            assert_eq!(faults(source, is_template), [""; 0], "{source}");
+        }
+    }
+}
+
+#[rstest]
+#[case("1 + 1.5", true)]
+#[case("quantity('1Gi')", true)]
+#[case("params.size", false)]
+fn what_fails_on_the_page_is_refused_where_no_value_could_help(#[case] source: &str, #[case] refused: bool) {
+    assert!(blocks("cel").iter().any(|line| line.starts_with(&format!("{source}  ✗"))));
+    assert_eq!(!faults(source, false).is_empty(), refused, "{source}");
 }
 
 #[test]

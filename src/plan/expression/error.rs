@@ -98,7 +98,7 @@ pub(super) fn explain(
     }
 }
 
-fn missing(key: &str, path: Option<&str>) -> String {
+pub(super) fn missing(key: &str, path: Option<&str>) -> String {
     let mut message = format!("there is no `{key}`");
     match path.and_then(|path| path.rsplit_once('.')) {
         Some((whole, field)) => {

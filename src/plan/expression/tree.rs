@@ -159,8 +159,14 @@ fn keys(tree: &Tree) -> Option<Vec<String>> {
 pub(super) fn rewritten(tree: Tree) -> Tree {
     let Tree { id, expr } = tree;
     let expr = match expr {
+        Expr::Call(CallExpr { func_name, args, .. }) if func_name == operators::OPT_SELECT => {
+            // Only what stands in brackets in the source has a key with an id, see `places`.
+            let without_id = |(at, tree): (usize, Tree)| if at == 0 { rewritten(tree) } else { Tree { id: 0, ..tree } };
+            let args = args.into_iter().enumerate().map(without_id).collect();
+            call(operators::OPT_INDEX, args).expr
+        }
         Expr::Call(CallExpr { func_name, target, args }) => Expr::Call(CallExpr {
-            func_name: if func_name == operators::OPT_SELECT { operators::OPT_INDEX.to_owned() } else { func_name },
+            func_name,
             target: target.map(|target| Box::new(rewritten(*target))),
             args: args.into_iter().map(rewritten).collect(),
         }),
@@ -248,7 +254,7 @@ fn collected(step: &Tree) -> Option<(Option<&Tree>, &Tree)> {
     }
 }
 
-fn is_accumulator(tree: &Tree) -> bool {
+pub(super) fn is_accumulator(tree: &Tree) -> bool {
     matches!(&tree.expr, Expr::Ident(name) if name == ACCUMULATOR)
 }
 
