@@ -62,11 +62,15 @@ fn a_malformed_plugin_is_refused_by_its_schema() {
         ),
         ("an unknown phase", whole(&format!("  preBuild: {work}")), &["unknown field \"spec.preBuild\""]),
         ("an unknown field of a step", script(s, "retry: 1"), &["unknown field \"spec.preCreate[0].retry\""]),
-        ("no action", steps(s, &["name: a"]), &["spec.preCreate[0]: ", "exactly one action: script or apply"]),
+        (
+            "no action",
+            steps(s, &["name: a"]),
+            &["spec.preCreate[0]: ", "exactly one action: script, apply, delete, wait or http"],
+        ),
         (
             "two actions",
             steps(s, &[&format!("name: a, script: '#!/bin/sh', apply: {{manifests: [{OBJECT}]}}")]),
-            &["spec.preCreate[0]: ", "exactly one action: script or apply"],
+            &["spec.preCreate[0]: ", "exactly one action: script, apply, delete, wait or http"],
         ),
         ("a step without name", steps(s, &["script: '#!/bin/sh'"]), &["spec.preCreate[0].name: Required value"]),
         (
@@ -100,7 +104,7 @@ fn a_malformed_plugin_is_refused_by_its_schema() {
                 s,
                 &[&format!("name: a, outputs: [{{name: o, valueFromPath: /out/o}}], apply: {{manifests: [{OBJECT}]}}")],
             ),
-            &["spec.preCreate[0].outputs: ", "only a script has outputs"],
+            &["spec.preCreate[0].outputs: ", "only script, wait and http have outputs"],
         ),
         (
             "inputs of an apply",
@@ -110,12 +114,18 @@ fn a_malformed_plugin_is_refused_by_its_schema() {
         (
             "an input with two sources",
             script(s, "inputs: [{name: x, valueFromSandbox: true, value: '1'}]"),
-            &["spec.preCreate[0].inputs[0]: ", "exactly one source: valueFromSandbox: true, valueFromStep or value"],
+            &[
+                "spec.preCreate[0].inputs[0]: ",
+                "exactly one source: valueFromSandbox: true, valueFromStep, value, valueFromSecret or valueFromConfigMap",
+            ],
         ),
         (
             "an input with no source",
             script(s, "inputs: [{name: x, valueFromSandbox: false}]"),
-            &["spec.preCreate[0].inputs[0]: ", "exactly one source: valueFromSandbox: true, valueFromStep or value"],
+            &[
+                "spec.preCreate[0].inputs[0]: ",
+                "exactly one source: valueFromSandbox: true, valueFromStep, value, valueFromSecret or valueFromConfigMap",
+            ],
         ),
         (
             "an empty `as`",
@@ -206,7 +216,7 @@ fn a_plugin_that_could_not_run_is_refused_when_it_is_applied() {
             whole(&format!("  preCreate: [{{name: a, apply: {{manifests: [{OBJECT}]}}}}]")),
             &[
                 "spec.runner.serviceAccountName: is missing",
-                "spec.preCreate[0] is an apply and needs a service account",
+                "spec.preCreate[0] is of kind apply and needs a service account",
             ],
         ),
         (
