@@ -149,12 +149,14 @@ pub fn still_running(
     phase: &str,
     target: &str,
     step: Option<&(String, usize, usize)>,
+    why: Option<&str>,
     ran_for: Option<Duration>,
 ) -> String {
     let at = step.map_or_else(String::new, |(step, index, all)| format!(" at step {step} ({index} of {all})"));
+    let why = why.map_or_else(String::new, |why| format!(" ({})", cut(why, DENIAL_LIMIT / 2)));
     let is = ran_for.map_or_else(
         || "waits for its turn, as many phases are at work as may be".to_owned(),
-        |ran_for| format!("is still running{at}, for {} s now", ran_for.as_secs()),
+        |ran_for| format!("is still running{at}, for {} s now{why}", ran_for.as_secs()),
     );
     cut(
         &format!(

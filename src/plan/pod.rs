@@ -37,13 +37,12 @@ pub fn state(pod: &Pod) -> PodState {
         Some("Succeeded") => return PodState::Broken("the pod ended before its work was done".to_owned()),
         _ => {}
     }
-    for container in containers() {
-        if let Some(reason) = waiting(container) {
-            if HOPELESS.contains(&reason.0) {
-                return PodState::Broken(reason.1);
-            }
-            return PodState::Starting(Some(reason.1));
-        }
+    let mut waits: Vec<_> = containers().filter_map(waiting).collect();
+    if let Some(at) = waits.iter().position(|(reason, _)| HOPELESS.contains(reason)) {
+        return PodState::Broken(waits.swap_remove(at).1);
+    }
+    if let Some((_, reason)) = waits.into_iter().next() {
+        return PodState::Starting(Some(reason));
     }
     let main = status.container_statuses.iter().flatten().find(|c| c.name == "main");
     if main.and_then(|c| c.state.as_ref()).is_some_and(|s| s.running.is_some()) {
