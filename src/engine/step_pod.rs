@@ -35,6 +35,7 @@ pub struct StepPod {
     template: Result<(PodTemplateSpec, String), TemplateError>,
     run: Arc<PhaseRun>,
     resource: String,
+    plugin: String,
     /// Tells the run's pods apart, without the number of those that were lost.
     part: String,
     connected: Mutex<Connected>,
@@ -91,6 +92,7 @@ impl StepPod {
             pods: Api::namespaced(engine.client.clone(), &namespace),
             template: template.map(|template| (template.clone(), pod_template::hash(&template))),
             resource: resource.name.clone(),
+            plugin: resource.plugin.clone(),
             engine,
             own,
             namespace,
@@ -234,7 +236,7 @@ impl StepPod {
     async fn claim(&self, hash: &str, part: &str) -> Result<Option<Placed>, StepError> {
         let run = self.run.name_any();
         let to = self.assignment(&run, part);
-        while let Some(pod) = self.engine.warm.take(&self.namespace, hash, &to) {
+        while let Some(pod) = self.engine.warm.take((&self.plugin, &self.namespace), hash, &to) {
             let name = pod.name_any();
             let mut connecting = pin!(self.connect(&name));
             let mut claiming = pin!(async {

@@ -54,13 +54,15 @@ impl WarmPods {
         self.known().values().cloned().collect()
     }
 
-    /// A pod of this template that runs, chosen at random so that replicas seldom choose the same. It is no longer
+    /// A pod that runs, of this plugin and template, chosen at random so that replicas seldom choose the same. It is no longer
     /// known then.
-    pub fn take(&self, namespace: &str, template: &str, to: &Assignment<'_>) -> Option<Pod> {
+    pub fn take(&self, (plugin, namespace): (&str, &str), template: &str, to: &Assignment<'_>) -> Option<Pod> {
         let mut pods = self.known();
         let now = Timestamp::now();
+        let plugin = labels::value(plugin);
         let fits = |pod: &Pod| {
             pod.metadata.namespace.as_deref() == Some(namespace)
+                && label(pod, labels::WARM_OF) == Some(&plugin)
                 && label(pod, labels::WARM_TEMPLATE) == Some(template)
                 && pod::state(pod) == PodState::Running
                 // A deadline can be brought forward, not put off.
@@ -207,16 +209,17 @@ mod tests {
     }
 
     #[test]
-    fn only_a_pod_that_runs_of_the_same_template_is_taken_and_once() {
+    fn only_a_pod_that_runs_of_the_same_plugin_and_template_is_taken_and_once() {
         let warm = WarmPods::default();
         let target = target();
         warm.observe(pod("a", 1, false));
-        assert!(warm.take("n", "t", &to(&target)).is_none());
+        assert!(warm.take(("p", "n"), "t", &to(&target)).is_none());
         warm.observe(pod("a", 2, true));
-        assert!(warm.take("n", "other", &to(&target)).is_none());
-        assert!(warm.take("other", "t", &to(&target)).is_none());
-        assert_eq!(warm.take("n", "t", &to(&target)).unwrap().name_any(), "a");
-        assert!(warm.take("n", "t", &to(&target)).is_none());
+        assert!(warm.take(("p", "n"), "other", &to(&target)).is_none());
+        assert!(warm.take(("p", "other"), "t", &to(&target)).is_none());
+        assert!(warm.take(("q", "n"), "t", &to(&target)).is_none());
+        assert_eq!(warm.take(("p", "n"), "t", &to(&target)).unwrap().name_any(), "a");
+        assert!(warm.take(("p", "n"), "t", &to(&target)).is_none());
     }
 
     #[test]
@@ -227,7 +230,7 @@ mod tests {
         let started = Timestamp::from_second(Timestamp::now().as_second() - LIFE_SECONDS + 100).unwrap();
         old.status.as_mut().unwrap().start_time = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(started));
         warm.observe(old);
-        assert!(warm.take("n", "t", &to(&target)).is_none());
+        assert!(warm.take(("p", "n"), "t", &to(&target)).is_none());
     }
 
     #[test]
