@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn an_old_pod_waits_until_another_has_taken_its_place() {
         let old = pod("a", Ready, FRESH_SECONDS);
-        assert_eq!(planned(&[wanted("a", 1)], &[old.clone()]), (vec![1], vec![]));
+        assert_eq!(planned(&[wanted("a", 1)], std::slice::from_ref(&old)), (vec![1], vec![]));
         assert_eq!(planned(&[wanted("a", 1)], &[old.clone(), pod("a", Starting, 1)]), (vec![0], vec![]));
         assert_eq!(planned(&[wanted("a", 1)], &[old, pod("a", Ready, 1)]), (vec![0], vec![0]));
     }

@@ -2,7 +2,7 @@
 
 use crate::cluster::{SLUICE, Space, apply, eventually, kubectl, list, plugin, step_image};
 use crate::raw::Proxy;
-use crate::server::crash;
+use crate::server::{crash, fresh};
 use crate::sleepers::{THREE, begin, begun, of_run, once, sandbox_in};
 use serde_json::Value;
 use std::time::Duration;
@@ -174,6 +174,7 @@ fn with_isolation_each_try_of_a_script_has_a_pod_of_its_own() {
 #[test]
 fn w16_with_isolation_too_the_pod_of_the_step_is_joined_after_a_crash() {
     let space = Space::alone("isolated-crash");
+    fresh();
     let manifest = sandbox_in(&space, "p", "isolation: Pod", &[("preCreate", THREE)]);
     let interrupted = begin({
         let manifest = manifest.clone();

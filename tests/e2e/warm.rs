@@ -1,13 +1,36 @@
 //! Pods that wait ready for a plugin: taken once, replaced at once, and gone with what they were kept for.
 
 use crate::cluster::{SLUICE, Space, apply, eventually, get, kubectl, list, plugin, step_image};
-use crate::server::crash;
+use crate::server::{crash, fresh};
 use crate::sleepers::{THREE, begin, begun, once, running, sandbox_in};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(60);
+
+/// A plugin that keeps no pods any more when its test is over.
+struct Warm(String);
+
+impl Warm {
+    fn of(space: &Space, spec: &str) -> Self {
+        Self(space.plugin("p", spec))
+    }
+}
+
+impl std::ops::Deref for Warm {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Drop for Warm {
+    fn drop(&mut self) {
+        kubectl(&["patch", "resourceplugin", &self.0, "--type=merge", "-p", r#"{"spec": {"runner": {"warm": 0}}}"#]);
+    }
+}
 
 /// The pods that wait for a plugin, ready or not, but not on their way out.
 fn waiting(plugin: &str) -> Vec<Value> {
@@ -59,7 +82,7 @@ fn sandbox(space: &Space, name: &str, plugin: &str) -> String {
 #[test]
 fn a_pod_that_waits_is_used_once_by_any_phase_and_replaced_at_once() {
     let space = Space::new("warm");
-    let name = space.plugin("p", &spec("warm: 2", "sleep 5"));
+    let name = Warm::of(&space, &spec("warm: 2", "sleep 5"));
     let before = ready(&name, 2);
     let manifest = sandbox(&space, "x", &name);
     let applying = begin(move || apply(&manifest));
@@ -93,7 +116,7 @@ fn a_pod_that_waits_is_used_once_by_any_phase_and_replaced_at_once() {
 #[test]
 fn many_runs_at_once_never_share_a_pod_and_the_rest_get_one_made() {
     let space = Space::of_three("crowd");
-    let name = space.plugin("p", &spec("warm: 2", "[ ! -e /tmp/used ] || exit 9; touch /tmp/used"));
+    let name = Warm::of(&space, &spec("warm: 2", "[ ! -e /tmp/used ] || exit 9; touch /tmp/used"));
     ready(&name, 2);
     let names: Vec<String> = (0..6).map(|i| format!("x{i}")).collect();
     let all = names.iter().map(|x| sandbox(&space, x, &name)).collect::<Vec<_>>();
@@ -105,7 +128,7 @@ fn many_runs_at_once_never_share_a_pod_and_the_rest_get_one_made() {
 #[test]
 fn an_edited_plugin_has_pods_of_its_new_template_alone() {
     let space = Space::new("edited");
-    let name = space.plugin("p", &spec("warm: 1", "true"));
+    let name = Warm::of(&space, &spec("warm: 1", "true"));
     let before = ready(&name, 1);
     let overlaid = "warm: 2, podTemplateOverlay: 'metadata: {labels: {edited: \"yes\"}}'";
     apply(&plugin(&name, &spec(overlaid, "true"))).ok();
@@ -126,7 +149,7 @@ fn an_edited_plugin_has_pods_of_its_new_template_alone() {
 #[test]
 fn a_pod_that_waits_and_is_deleted_or_breaks_is_replaced() {
     let space = Space::new("refill");
-    let name = space.plugin("p", &spec("warm: 1", "true"));
+    let name = Warm::of(&space, &spec("warm: 1", "true"));
     let first = ready(&name, 1);
     kubectl(&["-n", SLUICE, "delete", "pod", first.first().unwrap(), "--wait=false"]).ok();
     eventually(SOON, "another waits", || {
@@ -148,7 +171,7 @@ fn a_pod_that_waits_and_is_deleted_or_breaks_is_replaced() {
 fn what_stands_in_the_way_of_pods_that_wait_is_told_on_the_plugin_and_scripts_fail_by_themselves() {
     let space = Space::new("unready");
     let broken = "  runner: {image: '127.0.0.1:1/none:1', warm: 1}\n  preCreate: [{name: one, script: '#!/bin/sh'}]";
-    let name = space.plugin("p", broken);
+    let name = Warm::of(&space, broken);
     let event = eventually(SOON, "an event on the plugin", || {
         let about = format!("involvedObject.kind=ResourcePlugin,involvedObject.name={name},reason=WarmPodFailed");
         list(&["-n", "default", "events", "--field-selector", &about])
@@ -163,8 +186,9 @@ fn what_stands_in_the_way_of_pods_that_wait_is_told_on_the_plugin_and_scripts_fa
 #[test]
 fn w16_a_pod_that_was_taken_is_found_again_after_a_crash() {
     let space = Space::alone("warm-crash");
+    fresh();
     let manifest = sandbox_in(&space, "p", "warm: 2", &[("preCreate", THREE)]);
-    let name = space.name("p");
+    let name = Warm(space.name("p"));
     let before = ready(&name, 2);
     let interrupted = begin({
         let manifest = manifest.clone();
@@ -200,7 +224,7 @@ fn five_scripts_in_a_pod_that_waits_take_a_fraction_of_a_second() {
             )
         })
         .collect();
-    let name = space.plugin("p", &format!("  runner: {{image: '{}', warm: 3}}\n  preCreate:\n{steps}", step_image()));
+    let name = Warm::of(&space, &format!("  runner: {{image: '{}', warm: 3}}\n  preCreate:\n{steps}", step_image()));
     let took: Vec<_> = (0..3)
         .map(|i| {
             ready(&name, 3);
