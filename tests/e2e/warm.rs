@@ -173,7 +173,7 @@ fn what_stands_in_the_way_of_pods_that_wait_is_told_on_the_plugin_and_scripts_fa
     let broken = "  runner: {image: '127.0.0.1:1/none:1', warm: 1}\n  preCreate: [{name: one, script: '#!/bin/sh'}]";
     let name = Warm::of(&space, broken);
     let event = eventually(SOON, "an event on the plugin", || {
-        let about = format!("involvedObject.kind=ResourcePlugin,involvedObject.name={name},reason=WarmPodFailed");
+        let about = format!("involvedObject.kind=ResourcePlugin,involvedObject.name={},reason=WarmPodFailed", &*name);
         list(&["-n", "default", "events", "--field-selector", &about])
             .into_iter()
             .find(|event| event["message"].as_str().unwrap_or_default().contains("127.0.0.1:1/none:1"))
