@@ -238,6 +238,18 @@ mod tests {
         assert_eq!(with_causes(&error), "ingresses is forbidden");
     }
 
+    #[test]
+    fn who_joins_later_is_told_what_the_run_is_at_and_what_that_waits_for() {
+        let (at, ran) = (("db/branch".to_owned(), 1, 2), Some(Duration::from_secs(25)));
+        let why = Some("its pod waits: Unschedulable: 0/1 nodes are available");
+        assert_eq!(
+            still_running("r-1", "pre-create", "shop/x", Some(&at), why, ran),
+            "pre-create of shop/x is still running at step db/branch (1 of 2), for 25 s now (its pod waits: \
+             Unschedulable: 0/1 nodes are available): make the same change again to join it, or follow it with: \
+             kubectl get phaserun r-1 -w"
+        );
+    }
+
     proptest! {
         #[test]
         fn a_denial_fits_whatever_was_printed(log in ".{0,3000}", message in ".{0,3000}") {

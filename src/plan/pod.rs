@@ -105,6 +105,17 @@ mod tests {
     }
 
     #[test]
+    fn a_container_without_hope_is_named_whatever_another_waits_for() {
+        let waits = |name: &str, reason: &str| {
+            json!({"name": name, "image": name, "imageID": "", "ready": false, "restartCount": 0,
+                "state": {"waiting": {"reason": reason}}})
+        };
+        let pod = pod(&json!({"phase": "Pending", "containerStatuses": [
+            waits("main", "ErrImagePull"), waits("side", "InvalidImageName")]}));
+        assert_eq!(state(&pod), PodState::Broken("InvalidImageName: image side: ".into()));
+    }
+
+    #[test]
     fn a_first_failed_pull_may_be_chance() {
         let state = state(&main(&json!({"waiting": {"reason": "ErrImagePull", "message": "timeout"}})));
         assert_eq!(state, PodState::Starting(Some("ErrImagePull: image i:1: timeout".into())));
