@@ -27,6 +27,7 @@ mod values;
 mod wait;
 pub mod warm;
 mod watch;
+mod whose;
 
 pub use begin::Guard;
 pub use error::{EngineError, is_status};

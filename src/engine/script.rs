@@ -2,7 +2,8 @@
 
 use super::Engine;
 use super::error::{EngineError, StepError, is_status};
-use super::step_pod::{StepPod, belongs_to};
+use super::step_pod::StepPod;
+use super::whose::belongs_to;
 use crate::agent::protocol::{RunStep, StepId, StepResult};
 use crate::api::{Isolation, PhaseRun, RunResource, labels};
 use k8s_openapi::api::core::v1::Pod;
