@@ -14,6 +14,9 @@ pub const NAME: &str = "sluice.dev/name";
 pub const UID: &str = "sluice.dev/uid";
 /// The run that a pod or Secret belongs to.
 pub const RUN: &str = "sluice.dev/run";
+/// On a pod of a run, which of them it is: the place of its resource; where each try of a script has a pod of its own, the
+/// place of the step and the number of the try; and the number of pods that were lost before it: `0-0`, or `0-2-1-0`.
+pub const PART: &str = "sluice.dev/part";
 /// The resource of the target that an applied object or a pod belongs to.
 pub const RESOURCE: &str = "sluice.dev/resource";
 /// On what a fork consists of: the name of its sandbox.
@@ -26,6 +29,11 @@ pub const FORK_OF: &str = "sluice.dev/fork-of";
 pub const APPLIED_BY: &str = "sluice.dev/applied-by";
 /// On objects that an `apply` step wrote: the plugin, its version included, whose workflow wrote it last; see [`value`].
 pub const PLUGIN: &str = "sluice.dev/plugin";
+
+/// On a pod that waits for a run: the plugin, its version included, that keeps it ready; see [`value`].
+pub const WARM_OF: &str = "sluice.dev/warm-of";
+/// On a pod that waits for a run: a hash of the template that it was made of.
+pub const WARM_TEMPLATE: &str = "sluice.dev/warm-template";
 
 /// Annotation of a target, written by the mutating webhook: which version each `@latest` stands for, as JSON.
 pub const LATEST: &str = "sluice.dev/latest";

@@ -20,7 +20,9 @@ pub use phase_run::{
     Admitted, ObjectRef, PhaseRun, PhaseRunSpec, PhaseRunStatus, RunResource, RunState, StepKind, StepState,
     StepStatus, TargetRef,
 };
-pub use resource_plugin::{FailurePolicy, PhaseSettings, PhasesSettings, ResourcePlugin, ResourcePluginSpec, Runner};
+pub use resource_plugin::{
+    FailurePolicy, Isolation, PhaseSettings, PhasesSettings, ResourcePlugin, ResourcePluginSpec, Runner,
+};
 pub use sandbox::{
     Condition, EnvOperation, EnvVar, EnvVarSource, Fork, ForkCustomizations, ForkOf, ForkedKind, ImageOverride,
     KeySelector, Patch, PatchType, PhaseSummary, ResourceOutputRef, Sandbox, SandboxResource, SandboxSpec,

@@ -122,6 +122,9 @@ pub struct RunResource {
     /// The time limit of this resource's workflow, in seconds.
     #[serde(default)]
     pub timeout_seconds: u32,
+    /// Where the plugin keeps pods ready: the folders of the files of all its scripts, for which every pod has volumes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub folders: Option<Vec<String>>,
     /// Its workflow for this phase.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::any_objects")]

@@ -156,6 +156,25 @@ pub struct Runner {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253), regex(pattern = r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$"))]
     pub service_account_name: Option<String>,
+    /// A pod template, as YAML, merged over that of the pods by strategic merge. The container of scripts is `main`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 65536))]
+    pub pod_template_overlay: Option<String>,
+    /// `Run` (the default): the scripts of a resource share a pod for a run. `Pod`: each try of a script has its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub isolation: Option<Isolation>,
+    /// How many pods are kept ready. Each is used once, and another takes its place. None by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(max = 20))]
+    pub warm: Option<u32>,
+}
+
+/// What scripts share a pod.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Isolation {
+    #[default]
+    Run,
+    Pod,
 }
 
 /// Settings by phase.

@@ -4,13 +4,13 @@ use crate::api::ResourcePlugin;
 use crate::certs::keep::keep_rotated;
 use crate::certs::reload::{Patience, keep_reloaded};
 use crate::certs::store::SecretStore;
-use crate::certs::token::keep::Keeper;
+use crate::certs::token::keep::{self, Keeper};
 use crate::certs::webhook_config::{self, Webhooks as Registered};
 use crate::certs::{Names, Registration, Serving};
 use crate::controller::events::Recorder;
 use crate::controller::{self, ControllerSettings};
 use crate::engine::replicas::{self, Identity, Replicas};
-use crate::engine::{Engine, EngineSettings, PodSettings, follow_replicas, follow_runs};
+use crate::engine::{Engine, EngineSettings, PodSettings, follow_replicas, follow_runs, follow_warm};
 use crate::metrics::Metrics;
 use crate::plan::http::{Allowed, Target};
 use crate::plan::message::with_causes;
@@ -181,6 +181,7 @@ async fn serve(args: ServerArgs) -> anyhow::Result<ExitCode> {
     let (plugins_synced, plugins_ready) = watch::channel(false);
     tokio::spawn(follow_runs(engine.clone(), runs_synced));
     tokio::spawn(follow_replicas(engine.clone(), replicas_synced));
+    tokio::spawn(follow_warm(engine.clone()));
     tokio::spawn(follow_plugins(client.clone(), plugins.clone(), plugins_synced));
     let alive = tokio::spawn({
         let (client, namespace, identity, uid) =
@@ -210,7 +211,7 @@ async fn serve(args: ServerArgs) -> anyhow::Result<ExitCode> {
     let router = router(Arc::new(webhooks(&args, &engine, &plugins, &metrics, &stop)), token.accepted.clone());
     let server = tokio::spawn(serve_tls(listening, router, serving.clone(), stop.clone(), drain));
 
-    let ready = Ready { synced: [runs_ready, replicas_ready, plugins_ready], stop: stop.clone() };
+    let ready = Ready { synced: [runs_ready, replicas_ready, plugins_ready.clone()], stop: stop.clone() };
     let http = tokio::net::TcpListener::bind(args.http_address).await.context("probes cannot be answered")?;
     let probes = probes(ready.clone(), metrics.clone(), engine.clone());
     tokio::spawn(async move { axum::serve(http, probes).await });
@@ -219,7 +220,7 @@ async fn serve(args: ServerArgs) -> anyhow::Result<ExitCode> {
     let leader = tokio::spawn(lead(
         args_for_leader(&args),
         engine.clone(),
-        plugins,
+        (plugins, plugins_ready),
         metrics,
         (store, serving),
         token,
@@ -278,6 +279,7 @@ fn webhooks(
                 own_namespace: args.namespace.clone(),
                 namespaces,
                 own_service_account: args.service_account.clone(),
+                own_secrets: vec![SECRET.to_owned(), keep::SECRET.to_owned()],
             },
         },
         metrics: metrics.clone(),
@@ -298,7 +300,7 @@ fn args_for_leader(args: &ServerArgs) -> (String, String, ControllerSettings) {
 async fn lead(
     (namespace, pod, settings): (String, String, ControllerSettings),
     engine: Arc<Engine>,
-    plugins: Arc<RwLock<Plugins>>,
+    (plugins, plugins_changed): (Arc<RwLock<Plugins>>, watch::Receiver<bool>),
     metrics: Arc<Metrics>,
     (store, serving): (SecretStore, Arc<Serving>),
     token: Keeper,
@@ -360,12 +362,13 @@ async fn lead(
         _ = keep_rotated(store, serving.known(), registered.clone()) => {}
         _ = token.renew(registered) => {}
         () = gauge => {}
-        () = controller::lead(context) => {}
+        () = controller::lead(context, plugins_changed) => {}
     }
     Ok(())
 }
 
-/// Follows every plugin, for as long as the future is polled.
+/// Follows every plugin, for as long as the future is polled. `synced` turns true when the first list is in, and is sent
+/// again with every change.
 async fn follow_plugins(client: Client, plugins: Arc<RwLock<Plugins>>, synced: watch::Sender<bool>) {
     let api: Api<ResourcePlugin> = Api::all(client);
     let mut events = watcher(api, watcher::Config::default()).default_backoff().boxed();
@@ -379,8 +382,14 @@ async fn follow_plugins(client: Client, plugins: Arc<RwLock<Plugins>>, synced: w
                 *known() = std::mem::take(&mut fresh);
                 synced.send_replace(true);
             }
-            Ok(Some(Event::Apply(plugin))) => known().insert(plugin),
-            Ok(Some(Event::Delete(plugin))) => known().remove(&plugin.name_any()),
+            Ok(Some(Event::Apply(plugin))) => {
+                known().insert(plugin);
+                synced.send_replace(true);
+            }
+            Ok(Some(Event::Delete(plugin))) => {
+                known().remove(&plugin.name_any());
+                synced.send_replace(true);
+            }
             Ok(None) => return,
             Err(error) => {
                 tracing::warn!(error = with_causes(&error), "the watch of plugins broke and is made again");

@@ -40,7 +40,8 @@ impl Recorder {
         let reference = ObjectReference {
             api_version: Some(target.api_version.clone()),
             kind: Some(target.kind.clone()),
-            namespace: Some(target.namespace.clone()),
+            // That of an object without one is written where the API server wants it.
+            namespace: Some(target.namespace.clone()).filter(|namespace| !namespace.is_empty()),
             name: Some(target.name.clone()),
             uid: target.uid.clone(),
             ..ObjectReference::default()

@@ -13,6 +13,7 @@ mod sandboxes;
 mod sightings;
 pub mod status;
 mod turns;
+mod warm;
 
 use crate::api::{API_VERSION, GROUP, Sandbox, SandboxRecord, VERSION};
 use crate::engine::Engine;
@@ -22,6 +23,7 @@ use kube::runtime::reflector::Store;
 use kube::{Api, Client, CustomResourceExt};
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
+use tokio::sync::watch;
 
 /// What the leader is told at start.
 #[derive(Clone, Debug)]
@@ -62,11 +64,13 @@ impl Context {
 }
 
 /// Does the leader's work for as long as the future is polled.
-pub async fn lead(context: Arc<Context>) {
+///
+/// `plugins` tells of every change of a plugin.
+pub async fn lead(context: Arc<Context>, plugins: watch::Receiver<bool>) {
     let (sandboxes, sandbox_store) = sandboxes::controller(context.clone());
     let (records, record_store) = records::controller(context.clone());
-    let runs = runs::follow(context, sandbox_store, record_store);
-    tokio::join!(sandboxes, records, runs);
+    let runs = runs::follow(context.clone(), sandbox_store, record_store);
+    tokio::join!(sandboxes, records, runs, warm::keep(context, plugins));
 }
 
 /// The sandboxes as they are, no field lost.

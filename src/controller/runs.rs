@@ -239,7 +239,8 @@ async fn tell(context: &Arc<Context>, told: &mut BTreeSet<(String, News)>) {
         let purpose = run.compensates.as_ref().map_or_else(String::new, |of| format!(", undoing {of}"));
         if news == News::Long {
             let (of, ran) = (format!("{} {target}", target.kind), life::since(run.started_at, now));
-            let note = message::still_running(name, phase.slug(), &of, run.current.as_ref(), Some(ran));
+            let (current, why) = (run.current.as_ref(), run.current_message.as_deref());
+            let note = message::still_running(name, phase.slug(), &of, current, why, Some(ran));
             context.recorder.normal(&target, &format!("{phase:?}Running"), &action, &note).await;
         } else if news == News::Gone {
             let undo = run.compensated_by.as_ref();

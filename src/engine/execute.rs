@@ -10,7 +10,7 @@ use super::jobs::{Done, Failure, Job};
 use super::life::{self, Effect, Event, Life};
 use super::outputs::{self, Outputs};
 use super::queue::Place;
-use super::script::StepPod;
+use super::script::ScriptPods;
 use crate::api::{ObjectRef, PhaseRun, PhaseRunStatus, RunResource, StepKind, StepState, StepStatus};
 use crate::plan::message::with_causes;
 use crate::plan::{message, undo};
@@ -29,6 +29,8 @@ use tokio::time::Instant;
 const DELETE_APPLIED: &str = "delete-applied";
 /// How long progress that nothing depends on may go unwritten.
 const SAVED_WITHIN: Duration = Duration::from_millis(100);
+/// How often it is looked what the pods of steps wait for.
+const LOOK: Duration = Duration::from_secs(5);
 
 /// What a run says of itself that waits for its turn.
 const WAITS: &str = "waits for its turn: as many phases are at work as may be";
@@ -38,8 +40,8 @@ pub(super) struct Execution {
     pub(super) run: PhaseRun,
     pub(super) status: PhaseRunStatus,
     pub(super) outputs: Arc<Mutex<Outputs>>,
-    /// For each resource that has scripts, its pod.
-    pub(super) pods: BTreeMap<usize, Arc<StepPod>>,
+    /// For each resource that has scripts, its pods.
+    pub(super) pods: BTreeMap<usize, Arc<ScriptPods>>,
     /// For each entry of `status.steps` its resource and, unless it is [`DELETE_APPLIED`], its step.
     pub(super) layout: Vec<(usize, Option<usize>)>,
     /// It has ended so many executors that no step of it is begun any more.
@@ -82,10 +84,7 @@ impl Execution {
             .iter()
             .enumerate()
             .filter(|(_, resource)| resource.steps.iter().any(|step| step.script.is_some()))
-            .map(|(index, _)| {
-                let pod = StepPod::new(engine.client.clone(), engine.pods.clone(), &shared, index, own.clone());
-                (index, Arc::new(pod))
-            })
+            .map(|(index, _)| (index, Arc::new(ScriptPods::new(engine.clone(), shared.clone(), index, own.clone()))))
             .collect();
         let worn_out = effects.contains(&Effect::GiveUp);
         let outputs = Arc::new(Mutex::new(Outputs::default()));
@@ -147,6 +146,7 @@ impl Execution {
         let mut expired = false;
         let mut tasks: JoinSet<(usize, Result<Done, Failure>)> = JoinSet::new();
         let mut begun: Vec<(usize, Job)> = Vec::new();
+        let mut look = tokio::time::interval_at(Instant::now() + LOOK, LOOK);
         // Steps that another executor had begun are joined, or done again.
         for index in 0..self.layout.len() {
             if self.status.steps[index].state == StepState::Running {
@@ -158,6 +158,7 @@ impl Execution {
             if self.must_save {
                 self.save().await?;
             }
+            self.release_pods();
             for (index, job) in begun.drain(..) {
                 tasks.spawn(async move { (index, job.await) });
             }
@@ -178,6 +179,7 @@ impl Execution {
                     tasks.shutdown().await;
                     self.expire();
                 }
+                _ = look.tick() => self.tell_what_pods_wait_for(),
                 () = self.engine.stop.cancelled() => {
                     self.save().await?;
                     return Err(EngineError::Lost { run: self.run.name_any() });

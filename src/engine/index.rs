@@ -54,6 +54,8 @@ pub struct RunEntry {
     pub compensated_by: Option<String>,
     /// `RESOURCE/STEP` that runs now, its place and how many there are.
     pub current: Option<(String, usize, usize)>,
+    /// What is known of that step beside, as what its pod waits for.
+    pub current_message: Option<String>,
     /// Resource, step and output.
     pub outputs: Vec<(String, String, String)>,
     /// Resource, step and object.
@@ -114,10 +116,10 @@ impl From<&PhaseRun> for RunEntry {
         let status = run.status.clone().unwrap_or_default();
         let moment =
             |time: &Option<k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime>| time.as_ref().map(|t| t.0);
-        let current =
-            status.steps.iter().position(|s| s.state == StepState::Running).map(|at| {
-                (format!("{}/{}", status.steps[at].resource, status.steps[at].step), at + 1, status.steps.len())
-            });
+        let running = status.steps.iter().position(|s| s.state == StepState::Running);
+        let current = running
+            .map(|at| (format!("{}/{}", status.steps[at].resource, status.steps[at].step), at + 1, status.steps.len()));
+        let current_message = running.and_then(|at| status.steps[at].message.clone());
         let steps = || status.steps.iter();
         let failing = steps().filter(|s| s.has_failed()).map(|s| &s.resource);
         let ignorable = failing.clone().next().is_some()
@@ -159,6 +161,7 @@ impl From<&PhaseRun> for RunEntry {
             reported_at: moment(&status.reported_at),
             compensated_by: status.compensated_by.clone(),
             current,
+            current_message,
             outputs: steps()
                 .flat_map(|s| s.outputs.iter().map(|o| (s.resource.clone(), s.step.clone(), o.clone())))
                 .collect(),

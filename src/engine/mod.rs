@@ -16,20 +16,24 @@ pub mod life;
 mod objects;
 mod outcome;
 pub mod outputs;
-mod pod_template;
+pub mod pod_template;
 mod progress;
 mod queue;
 mod repeat;
 pub mod replicas;
 mod script;
+mod step_pod;
 mod values;
 mod wait;
+pub mod warm;
 mod watch;
+mod whose;
 
 pub use begin::Guard;
 pub use error::{EngineError, is_status};
 pub use outcome::Outcomes;
-pub use script::PodSettings;
+pub use pod_template::PodSettings;
+pub use warm::follow_warm;
 pub use watch::{follow_replicas, follow_runs};
 
 use crate::api::{ObjectRef, PhaseRun, PhaseRunSpec, labels};
@@ -73,6 +77,8 @@ pub struct Engine {
     pub replicas: Replicas,
     /// What has become of changes.
     pub outcomes: Outcomes,
+    /// The pods that wait for a run.
+    pub warm: warm::WarmPods,
 }
 
 impl Engine {
@@ -95,6 +101,7 @@ impl Engine {
             index: RunIndex::default(),
             replicas,
             outcomes: Outcomes::default(),
+            warm: warm::WarmPods::default(),
         })
     }
 
@@ -109,6 +116,11 @@ impl Engine {
     /// What `http` steps may call.
     pub fn callable(&self) -> &Allowed {
         &self.settings.http
+    }
+
+    /// What pods are made of.
+    pub fn pod_settings(&self) -> &PodSettings {
+        &self.pods
     }
 
     fn runs(&self) -> Api<PhaseRun> {

@@ -9,6 +9,8 @@ use crate::plan::{message, order};
 use std::sync::PoisonError;
 use std::time::Duration;
 
+/// What a step's message begins with whose pod has not begun.
+const ITS_POD: &str = "its pod waits: ";
 /// The longest pause between two tries of a step.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(30);
 
@@ -176,6 +178,34 @@ impl Execution {
         status.log = failure.log.map(|log| message::tail(&known.masked(&log), LOG_LIMIT / 2));
     }
 
+    /// What the pod of a step waits for, where it has not begun.
+    fn waits_for(&self, index: usize) -> Option<String> {
+        let step = &self.status.steps[index];
+        self.pods.get(&self.layout[index].0)?.waits_for(&step.step, step.attempt)
+    }
+
+    /// Says of each step that runs what its pod waits for, while it does: who waits for the run is told.
+    pub(super) fn tell_what_pods_wait_for(&mut self) {
+        for index in 0..self.layout.len() {
+            let waits_for = self.waits_for(index).map(|why| message::cut(&format!("{ITS_POD}{why}"), 1024));
+            let status = &mut self.status.steps[index];
+            let told = status.message.as_ref().is_some_and(|message| message.starts_with(ITS_POD));
+            if status.state == StepState::Running && (waits_for.is_some() || told) {
+                status.message = waits_for;
+            }
+        }
+    }
+
+    /// Lets the pods go of tries whose end is stored: nobody asks for it again.
+    pub(super) fn release_pods(&self) {
+        let stored = self.run.status.iter().flat_map(|status| &status.steps);
+        for (step, (resource, _)) in stored.zip(&self.layout) {
+            if let Some(pods) = self.pods.get(resource) {
+                pods.release(&step.step, (!step.state.is_ended()).then_some(step.attempt));
+            }
+        }
+    }
+
     /// Fails every step that still runs: the phase's time is up.
     pub(super) fn expire(&mut self) {
         let seconds = self.run.spec.timeout_seconds;
@@ -183,7 +213,7 @@ impl Execution {
             if self.status.steps[index].state != StepState::Running {
                 continue;
             }
-            let waits_for = self.pods.get(&self.layout[index].0).and_then(|pod| pod.waits_for());
+            let waits_for = self.waits_for(index);
             let status = &mut self.status.steps[index];
             status.state = StepState::Failed;
             status.finished_at = Some(now());

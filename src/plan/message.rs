@@ -149,12 +149,14 @@ pub fn still_running(
     phase: &str,
     target: &str,
     step: Option<&(String, usize, usize)>,
+    why: Option<&str>,
     ran_for: Option<Duration>,
 ) -> String {
     let at = step.map_or_else(String::new, |(step, index, all)| format!(" at step {step} ({index} of {all})"));
+    let why = why.map_or_else(String::new, |why| format!(" ({})", cut(why, DENIAL_LIMIT / 2)));
     let is = ran_for.map_or_else(
         || "waits for its turn, as many phases are at work as may be".to_owned(),
-        |ran_for| format!("is still running{at}, for {} s now", ran_for.as_secs()),
+        |ran_for| format!("is still running{at}, for {} s now{why}", ran_for.as_secs()),
     );
     cut(
         &format!(
@@ -234,6 +236,18 @@ mod tests {
         let status = Status::failure("ingresses is forbidden", "Forbidden").with_code(403);
         let error = kube::Error::Api(Box::new(status));
         assert_eq!(with_causes(&error), "ingresses is forbidden");
+    }
+
+    #[test]
+    fn who_joins_later_is_told_what_the_run_is_at_and_what_that_waits_for() {
+        let (at, ran) = (("db/branch".to_owned(), 1, 2), Some(Duration::from_secs(25)));
+        let why = Some("its pod waits: Unschedulable: 0/1 nodes are available");
+        assert_eq!(
+            still_running("r-1", "pre-create", "shop/x", Some(&at), why, ran),
+            "pre-create of shop/x is still running at step db/branch (1 of 2), for 25 s now (its pod waits: \
+             Unschedulable: 0/1 nodes are available): make the same change again to join it, or follow it with: \
+             kubectl get phaserun r-1 -w"
+        );
     }
 
     proptest! {

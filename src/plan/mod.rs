@@ -10,14 +10,17 @@ pub mod key;
 pub mod kinds;
 pub mod message;
 pub mod order;
+pub mod overlay;
 pub mod plugins;
 pub mod pod;
 pub mod queue;
 pub mod runs;
 pub mod scope;
+pub mod strategic;
 pub mod template;
 pub mod timing;
 pub mod undo;
+pub mod warm;
 
 #[cfg(test)]
 mod specimen;

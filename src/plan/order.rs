@@ -112,6 +112,12 @@ pub fn paths(step: &Step) -> impl Iterator<Item = &str> {
     inputs.chain(step.outputs.iter().filter_map(|o| o.value_from_path.as_deref()))
 }
 
+/// The folders of the files that scripts read and leave.
+pub fn folders<'a>(steps: impl IntoIterator<Item = &'a Step>) -> BTreeSet<String> {
+    let parents = steps.into_iter().flat_map(paths).filter_map(|path| path.rsplit_once('/').map(|(folder, _)| folder));
+    parents.map(str::to_owned).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

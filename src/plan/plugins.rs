@@ -57,6 +57,11 @@ impl Plugins {
         self.by_name.is_empty()
     }
 
+    /// Every plugin by its name, its version included.
+    pub fn iter(&self) -> impl Iterator<Item = (&String, &Arc<ResourcePluginSpec>)> {
+        self.by_name.iter()
+    }
+
     /// The plugin that `reference` (`NAME`, `NAME@VERSION` or `NAME@latest`) means. `latest` is what `@latest` was
     /// found to stand for earlier; it stays that.
     pub fn resolve(&self, reference: &str, latest: Option<&str>) -> Result<Resolved, ResolveError> {

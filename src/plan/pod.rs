@@ -37,13 +37,12 @@ pub fn state(pod: &Pod) -> PodState {
         Some("Succeeded") => return PodState::Broken("the pod ended before its work was done".to_owned()),
         _ => {}
     }
-    for container in containers() {
-        if let Some(reason) = waiting(container) {
-            if HOPELESS.contains(&reason.0) {
-                return PodState::Broken(reason.1);
-            }
-            return PodState::Starting(Some(reason.1));
-        }
+    let mut waits: Vec<_> = containers().filter_map(waiting).collect();
+    if let Some(at) = waits.iter().position(|(reason, _)| HOPELESS.contains(reason)) {
+        return PodState::Broken(waits.swap_remove(at).1);
+    }
+    if let Some((_, reason)) = waits.into_iter().next() {
+        return PodState::Starting(Some(reason));
     }
     let main = status.container_statuses.iter().flatten().find(|c| c.name == "main");
     if main.and_then(|c| c.state.as_ref()).is_some_and(|s| s.running.is_some()) {
@@ -103,6 +102,17 @@ mod tests {
     fn a_missing_image_is_named_at_once() {
         let state = state(&main(&json!({"waiting": {"reason": "ImagePullBackOff", "message": "not found"}})));
         assert_eq!(state, PodState::Broken("ImagePullBackOff: image i:1: not found".into()));
+    }
+
+    #[test]
+    fn a_container_without_hope_is_named_whatever_another_waits_for() {
+        let waits = |name: &str, reason: &str| {
+            json!({"name": name, "image": name, "imageID": "", "ready": false, "restartCount": 0,
+                "state": {"waiting": {"reason": reason}}})
+        };
+        let pod = pod(&json!({"phase": "Pending", "containerStatuses": [
+            waits("main", "ErrImagePull"), waits("side", "InvalidImageName")]}));
+        assert_eq!(state(&pod), PodState::Broken("InvalidImageName: image side: ".into()));
     }
 
     #[test]

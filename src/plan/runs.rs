@@ -1,10 +1,12 @@
 //! Which phases a change runs, for which resources: the table of `docs/design.md`, "Which phases a change runs".
 
-use super::key;
 use super::plugins::{Plugins, ResolveError, Resolved};
-use crate::api::{Phase, PhaseRunSpec, RunResource, SandboxResource, TargetRef, Workflow, labels};
+use super::{key, order};
+use crate::api::{
+    Phase, PhaseRunSpec, ResourcePluginSpec, RunResource, Runner, SandboxResource, TargetRef, Workflow, labels,
+};
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The time limit of a phase that names none, in seconds.
 pub const DEFAULT_TIMEOUT_SECONDS: u32 = 300;
@@ -175,6 +177,13 @@ fn stage<'a>(change: Change<'_>, phase: Phase, of: impl Iterator<Item = &'a Plan
     Some(PlannedRun { phase, key, target, timeout_seconds, resources, object, old_object })
 }
 
+/// The folders of the files of all scripts of a plugin that keeps pods ready: one of them must do for any of its phases.
+pub fn warm_folders(spec: &ResourcePluginSpec) -> Option<BTreeSet<String>> {
+    spec.runner.warm.filter(|warm| *warm > 0)?;
+    let steps = Workflow::ALL.into_iter().flat_map(|workflow| spec.steps(workflow));
+    Some(order::folders(steps))
+}
+
 fn run_resource(planned: &Planned, phase: Phase) -> Option<RunResource> {
     let spec = &planned.plugin.spec;
     let applies = Workflow::ALL.iter().any(|w| spec.steps(*w).iter().any(|step| step.apply.is_some()));
@@ -187,7 +196,9 @@ fn run_resource(planned: &Planned, phase: Phase) -> Option<RunResource> {
     Some(RunResource {
         name: planned.declared.name.clone(),
         plugin: planned.plugin.name.clone(),
-        runner: spec.runner.clone(),
+        // How many pods wait makes no change another one.
+        runner: Runner { warm: None, ..spec.runner.clone() },
+        folders: warm_folders(spec).map(|folders| folders.into_iter().collect()),
         params: planned.declared.params.clone(),
         max_running: spec.max_running,
         failure_policy: settings.failure_policy.unwrap_or_default(),

@@ -296,7 +296,8 @@ impl Admission {
                 let waiting = Waiting { limit, ..waits::waiting(&self.engine.index, &entry, held) };
                 let waits = entry.executor.is_some() && entry.started_at.is_none();
                 let (current, ran) = (entry.current.as_ref(), Some(waiting.elapsed).filter(|_| !waits));
-                let text = message::still_running(&entry.name, phase.slug(), &target, current, ran);
+                let why = entry.current_message.as_deref();
+                let text = message::still_running(&entry.name, phase.slug(), &target, current, why, ran);
                 Err(Answer::later(text, timing::retry_after(waiting)))
             }
             Ok(Outcome::Undecided(run)) => Err(busy(&format!(

@@ -2,13 +2,13 @@
 
 use super::admit::{WARNING_LIMIT, listed};
 use super::review::{Answer, Operation, Request};
-use crate::api::{PhaseRun, ResourcePluginSpec, SandboxRecord, Workflow};
+use crate::api::{Phase, PhaseRun, ResourcePluginSpec, SandboxRecord, Workflow};
 use crate::controller::sandbox_resource;
 use crate::engine::Engine;
 use crate::plan::check::{self, Fault};
 use crate::plan::http::Allowed;
 use crate::plan::plugins::{Plugins, is_versioned};
-use crate::plan::{message, runs, timing};
+use crate::plan::{message, overlay, runs, timing};
 use futures::{Stream, StreamExt, TryStreamExt, stream};
 use kube::Api;
 use kube::api::{DynamicObject, ListParams};
@@ -36,6 +36,8 @@ pub struct RunnerLimits {
     pub namespaces: BTreeSet<String>,
     /// Sluice's own service account: a plugin must not act as Sluice.
     pub own_service_account: Option<String>,
+    /// Secrets of Sluice's own namespace that hold its certificate and the token of its webhooks.
+    pub own_secrets: Vec<String>,
 }
 
 impl PluginAdmission {
@@ -175,7 +177,37 @@ impl RunnerLimits {
                 message: "is Sluice's own, which no plugin may act as: make one for the plugin, with the rights that it needs".to_owned(),
             });
         }
+        // An overlay that cannot be read is a fault that is told elsewhere.
+        if namespace == self.own_namespace
+            && let Ok(Some(overlay)) = overlay::overlay(&spec.runner)
+        {
+            faults.extend(self.overlay_faults(&overlay));
+        }
         faults
+    }
+
+    /// In Sluice's own namespace a pod could be given what is Sluice's.
+    fn overlay_faults(&self, overlay: &Value) -> Vec<Fault> {
+        let fault = |message: String| Fault { field: "spec.runner.podTemplateOverlay".to_owned(), message };
+        let account =
+            overlay::service_account(overlay).filter(|name| self.own_service_account.as_deref() == Some(name));
+        let account = account.map(|name| {
+            fault(format!(
+                "spec.serviceAccountName: {name:?} is Sluice's own, which no plugin may act as: make one for the plugin, with the rights that it needs"
+            ))
+        });
+        let secrets = overlay::secrets(overlay).into_iter().filter(|name| self.is_own_secret(name)).map(|name| {
+            fault(format!(
+                "refers to the Secret {name:?}, which is Sluice's own: name another, or run the plugin in another namespace"
+            ))
+        });
+        account.into_iter().chain(secrets).collect()
+    }
+
+    /// Whether a Secret of Sluice's namespace has this name, or is one that a run's outputs are kept in.
+    fn is_own_secret(&self, name: &str) -> bool {
+        let of_run = |phase: Phase| name.strip_prefix(phase.slug()).is_some_and(|rest| rest.starts_with('-'));
+        self.own_secrets.iter().any(|own| own == name) || Phase::ALL.into_iter().any(of_run)
     }
 }
 
@@ -203,6 +235,7 @@ where
 mod tests {
     use super::*;
     use crate::api::Runner;
+    use rstest::rstest;
 
     #[test]
     fn a_plugin_runs_where_the_admin_says_and_never_as_sluice() {
@@ -210,6 +243,7 @@ mod tests {
             own_namespace: "sluice-system".into(),
             namespaces: ["sluice-system".to_owned()].into(),
             own_service_account: Some("sluice".into()),
+            own_secrets: vec!["sluice-tls".into()],
         };
         let faults = |namespace: Option<&str>, account: Option<&str>| {
             limits.faults(&ResourcePluginSpec {
@@ -224,5 +258,29 @@ mod tests {
         assert_eq!(faults(None, Some("editor")), []);
         assert_eq!(faults(Some("kube-system"), None)[0].field, "spec.runner.namespace");
         assert_eq!(faults(None, Some("sluice"))[0].field, "spec.runner.serviceAccountName");
+    }
+
+    #[rstest]
+    #[case("spec: {serviceAccountName: sluice}", "spec.serviceAccountName: \"sluice\" is Sluice's own")]
+    #[case("spec: {serviceAccount: sluice}", "spec.serviceAccountName: \"sluice\" is Sluice's own")]
+    #[case("spec: {volumes: [{name: a, secret: {secretName: sluice-tls}}]}", "refers to the Secret \"sluice-tls\"")]
+    #[case(
+        "spec: {containers: [{name: main, envFrom: [{secretRef: {name: pre-create-0123456789abcdef-1}}]}]}",
+        "refers to the Secret \"pre-create-0123456789abcdef-1\""
+    )]
+    fn an_overlay_gives_a_pod_nothing_of_sluices_own(#[case] overlay: &str, #[case] fault: &str) {
+        let limits = RunnerLimits {
+            own_namespace: "sluice-system".into(),
+            namespaces: ["sluice-system".to_owned(), "plugins".to_owned()].into(),
+            own_service_account: Some("sluice".into()),
+            own_secrets: vec!["sluice-tls".into()],
+        };
+        let faults = |namespace: &str| {
+            let (namespace, pod_template_overlay) = (Some(namespace.to_owned()), Some(overlay.to_owned()));
+            let runner = Runner { namespace, pod_template_overlay, ..Runner::default() };
+            limits.faults(&ResourcePluginSpec { runner, ..ResourcePluginSpec::default() })
+        };
+        assert!(faults("sluice-system")[0].message.starts_with(fault), "{:?}", faults("sluice-system"));
+        assert_eq!(faults("plugins"), []);
     }
 }

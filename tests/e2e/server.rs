@@ -126,6 +126,17 @@ pub fn crash_of(pod: &str) -> Crashed {
     Crashed { pod: pod.to_owned(), restarts }
 }
 
+/// Replaces Sluice's pods where they have crashed before: the kubelet lets those wait longer and longer.
+pub fn fresh() {
+    let worn = |pod: &Value| pod["status"]["containerStatuses"][0]["restartCount"].as_u64().is_none_or(|n| n > 0);
+    if pods().iter().any(worn) {
+        kubectl(&["-n", SLUICE, "rollout", "restart", "deployment/sluice"]).ok();
+        rolled_out();
+        eventually(SOON, "the pods of before are gone", || (!pods().iter().any(worn)).then_some(()));
+        answers();
+    }
+}
+
 /// Ends Sluice's only process as a crash does.
 pub fn crash() -> Crashed {
     let names = names();

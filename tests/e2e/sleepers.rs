@@ -15,7 +15,12 @@ pub fn sandbox_with(space: &Space, phases: &[Phase]) -> String {
 
 /// The same of a plugin with this name, where a test needs more than one.
 pub fn sandbox_of(space: &Space, plugin: &str, phases: &[Phase]) -> String {
-    let mut spec = format!("  runner: {{image: '{}'}}\n", step_image());
+    sandbox_in(space, plugin, "", phases)
+}
+
+/// The same with more fields of the runner.
+pub fn sandbox_in(space: &Space, plugin: &str, runner: &str, phases: &[Phase]) -> String {
+    let mut spec = format!("  runner: {{image: '{}', {runner}}}\n", step_image());
     for (phase, steps) in phases {
         spec += &format!("  {phase}:\n");
         for (name, seconds, needs) in *steps {

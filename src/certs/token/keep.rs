@@ -25,7 +25,7 @@ use crate::certs::rotate::Registration;
 use crate::certs::store::{ATTEMPTS, SecretStore, StoreError, Written};
 
 /// The name of the Secret.
-const SECRET: &str = "sluice-token";
+pub const SECRET: &str = "sluice-token";
 /// The `type` of the Secret.
 pub const SECRET_TYPE: &str = "sluice.dev/webhook-token";
 /// Looked at this often even without an event: a watch may fall silent, and time itself makes steps due.

@@ -3,8 +3,8 @@
 use super::trial::{Trial, Warnings};
 use super::{Fault, expressions, outputs};
 use crate::api::{ResourcePluginSpec, Step, StepKind, Workflow};
-use crate::plan::order;
 use crate::plan::plugins::canonical;
+use crate::plan::{order, overlay};
 use serde_json::Value;
 
 /// What is to be said of a plugin.
@@ -31,6 +31,9 @@ pub fn examine(name: &str, spec: &ResourcePluginSpec) -> Findings {
             let message = format!("{name:?}: what follows the first dot is the version, a semantic one: {example}");
             faults.push(Fault::new("metadata.name", message));
         }
+    }
+    if let Err(found) = overlay::overlay(&spec.runner) {
+        faults.extend(found.into_iter().map(|message| Fault::new("spec.runner.podTemplateOverlay", message)));
     }
     for workflow in Workflow::ALL {
         let (field, steps) = spec.workflow_field(workflow);
@@ -194,6 +197,11 @@ mod tests {
         "p.new",
         "{runner: {image: i}, preCreate: [{name: a, script: '#!'}]}",
         "metadata.name: \"p.new\": what follows the first dot is the version, a semantic one: p.1.2.0"
+    )]
+    #[case(
+        "p",
+        "{runner: {image: i, podTemplateOverlay: 'metadata: {name: x}'}, preCreate: [{name: a, script: '#!/bin/sh'}]}",
+        "spec.runner.podTemplateOverlay: metadata.name: \"x\" cannot be"
     )]
     fn a_fault_names_its_field_and_the_remedy(#[case] name: &str, #[case] yaml: &str, #[case] fault: &str) {
         let found = plugin(name, &spec(yaml));
