@@ -18,8 +18,8 @@ use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 use tokio_rustls::{TlsConnector, rustls};
 
-const WARM_UP: Duration = Duration::from_secs(2);
-const LASTING: Duration = Duration::from_secs(5);
+const WARM_UP: Duration = Duration::from_secs(1);
+const LASTING: Duration = Duration::from_secs(4);
 const ALLOWED: &[u8] = b"\"allowed\":true";
 
 /// A server of reviews.
