@@ -171,7 +171,7 @@ async fn commit(context: &Arc<Context>, run: &Arc<RunEntry>, stored: Option<&Adm
         context.engine.index.observe(&labelled.map_err(ControllerError::api("label a run"))?);
     }
     if entry.phase == Some(Phase::PreCreate) {
-        let target = TargetRef { uid: entry.uid().map(str::to_owned), ..entry.target.clone() };
+        let target = TargetRef { uid: entry.uid().map(str::to_owned), ..(*entry.target).clone() };
         let note = format!(
             "pre-create ran before the sandbox was stored: {}; run {}",
             entry.message.as_deref().unwrap_or("done"),
@@ -234,12 +234,12 @@ async fn tell(context: &Arc<Context>, told: &mut BTreeSet<(String, News)>) {
     let events = ended.iter().map(|run| async move {
         let (Some(phase), Some(news)) = (run.phase, news(run, now)) else { return };
         let (name, message) = (&run.name, run.message.as_deref().unwrap_or("done"));
-        let target = TargetRef { uid: run.uid().map(str::to_owned), ..run.target.clone() };
+        let target = TargetRef { uid: run.uid().map(str::to_owned), ..(*run.target).clone() };
         let action = format!("{phase:?}");
         let purpose = run.compensates.as_ref().map_or_else(String::new, |of| format!(", undoing {of}"));
         if news == News::Long {
             let (of, ran) = (format!("{} {target}", target.kind), life::since(run.started_at, now));
-            let note = message::still_running(name, phase.slug(), &of, run.current.as_ref(), Some(ran));
+            let note = message::still_running(name, phase.slug(), &of, run.current.as_deref(), Some(ran));
             context.recorder.normal(&target, &format!("{phase:?}Running"), &action, &note).await;
         } else if news == News::Gone {
             let undo = run.compensated_by.as_ref();

@@ -161,7 +161,7 @@ async fn record(
     let spec = SandboxRecordSpec {
         target: target.clone(),
         routing_key: known_key
-            .or_else(|| runs.iter().rev().find_map(|run| run.routing_key.clone()))
+            .or_else(|| runs.iter().rev().find_map(|run| run.routing_key.as_deref().map(str::to_owned)))
             .unwrap_or_else(new_routing_key),
         created,
         stored: snapshot.clone(),
