@@ -9,7 +9,7 @@ SHELL := bash
 # What may be set: `make cluster CLUSTER_NAME=mine`, or in the environment.
 CLUSTER ?= own#                   own: a cluster that is started here; current: that of the current kubeconfig context
 CLUSTER_NAME ?= sluice#           tells clusters that are started here apart
-TEST_CLUSTER_NAME ?= sluice-test# the one of `make test`, `make e2e`, `make chaos` and `make upgrade-loop`
+TEST_CLUSTER_NAME ?= sluice-test# the one of `make test`, `e2e`, `chaos`, `upgrade-loop` and `bench`
 MINUTES ?= 10#                    of `make upgrade-loop`
 PROFILE ?= debug#                 debug or release
 IMAGE ?= cluster.local/sluice:dev
@@ -22,8 +22,9 @@ export PATH := $(PATH):$(HOME)/.cargo/bin:/usr/local/go/bin:$(or $(CLUSTER_HOME)
 
 crds := charts/sluice/files/crds.yaml
 with := tests/cluster/with
+host = $(shell rustc -vV | sed -n 's/^host: //p')
 
-.PHONY: help demo cluster down test check unit fuzz e2e chaos upgrade-loop bench-held image generate fmt clean
+.PHONY: help demo cluster down test check unit fuzz e2e chaos upgrade-loop bench bench-held image generate fmt clean
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
@@ -63,10 +64,16 @@ e2e: tools build ## the end-to-end suite on a cluster of its own
 	cargo test --locked --test e2e --no-run
 	@tests/cluster/e2e cargo test --locked --offline --test e2e
 
+bench: export PROFILE = release
+bench: tools build ## every number of docs/performance.md, on a cluster of its own; writes them into that page
+	cargo build --locked -q --release --example bench
+	cargo bench --locked -q --bench planner
+	@tests/cluster/e2e $(CARGO_TARGET_DIR)/$(host)/release/examples/bench
+
 bench-held: up build ## what held changes cost the API server's other users, measured on a cluster with Sluice in it
 	@tests/cluster/install-sluice
 	cargo build --locked -q --example held
-	@$(with) $(CARGO_TARGET_DIR)/$(shell rustc -vV | sed -n 's/^host: //p')/debug/examples/held
+	@$(with) $(CARGO_TARGET_DIR)/$(host)/debug/examples/held
 
 chaos: tools build ## ten minutes of load while replicas, pods and the API server are killed; then the history is checked
 	cargo test --locked --test chaos --no-run

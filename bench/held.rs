@@ -1,12 +1,17 @@
 //! What held changes cost the API server's other users: GETs of one ordinary user, alone and beside 300 creates that
 //! another has in flight, each with a pre-create of some 30 s. Prints a table; `make bench-held` runs it.
 
+mod client;
+mod sample;
+
 use anyhow::Context as _;
+use client::{client, until_answered};
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::api::rbac::v1::ClusterRoleBinding;
 use kube::api::{ListParams, ObjectMeta, PostParams};
-use kube::{Api, Client, Config};
+use kube::{Api, Client};
+use sample::{Sample, ms};
 use serde_json::json;
 use sluice::api::{PhaseRun, ResourcePlugin, Sandbox};
 use std::sync::Arc;
@@ -15,14 +20,14 @@ use std::time::{Duration, Instant};
 
 const CREATES: usize = 300;
 const GETS: usize = 400;
-const ATTEMPTS: usize = 11;
 const NAMESPACE: &str = "bench-held";
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
-    let admin = Client::try_from(Config::infer().await?)?;
+    let admin = client(None).await?;
     set_up(&admin).await?;
-    let (alice, bob) = (user("alice").await?, user("bob").await?);
+    // An ordinary user's requests share no seat with the administrator's.
+    let (alice, bob) = (client(Some("alice")).await?, client(Some("bob")).await?);
     let alone = gets(&bob).await?;
 
     let in_flight = Arc::new(AtomicUsize::new(0));
@@ -41,7 +46,7 @@ async fn main() -> anyhow::Result<()> {
     println!("| --- | --- | --- | --- |");
     println!("| alone | {} |", shown(&alone));
     println!("| beside {CREATES} creates in flight ({left} at the end, {runs} runs) | {} |", shown(&beside));
-    let (before, after) = (percentile(&alone, 99), percentile(&beside, 99));
+    let (before, after) = (alone.percentile(99), beside.percentile(99));
     println!("\np99 beside over alone: {:.1}", after.as_secs_f64() / before.as_secs_f64());
     let mut made = 0;
     for create in join_all(creates).await {
@@ -50,15 +55,6 @@ async fn main() -> anyhow::Result<()> {
     println!("creates that were made by one command: {made} of {CREATES}");
     Api::<Namespace>::all(admin).delete(NAMESPACE, &kube::api::DeleteParams::default()).await?;
     Ok(())
-}
-
-/// A client as an ordinary user, whose requests share no seat with the administrator's.
-async fn user(name: &str) -> anyhow::Result<Client> {
-    let mut config = Config::infer().await?;
-    config.auth_info.impersonate = Some(name.to_owned());
-    config.auth_info.impersonate_groups = Some(vec!["system:authenticated".to_owned()]);
-    config.default_retry = false;
-    Ok(Client::try_from(config)?)
 }
 
 async fn set_up(admin: &Client) -> anyhow::Result<()> {
@@ -108,29 +104,20 @@ async fn create(client: Client, name: String, in_flight: Arc<AtomicUsize>) -> an
         "spec": {"resources": [{"name": "r", "plugin": NAMESPACE}]},
     }))?;
     let sandboxes: Api<Sandbox> = Api::namespaced(client, NAMESPACE);
+    let post = PostParams::default();
     in_flight.fetch_add(1, Ordering::Relaxed);
-    let mut made = false;
-    for _ in 0..ATTEMPTS {
-        match sandboxes.create(&PostParams::default(), &sandbox).await {
-            Ok(_) => {
-                made = true;
-                break;
-            }
-            Err(kube::Error::Api(status)) if status.code == 429 => {
-                let after = status.details.as_ref().map_or(1, |details| details.retry_after_seconds.max(1));
-                tokio::time::sleep(Duration::from_secs(after.into())).await;
-            }
-            Err(error) => {
-                eprintln!("{name}: {error}");
-                break;
-            }
+    let made = match until_answered(|| sandboxes.create(&post, &sandbox)).await {
+        Ok(_) => true,
+        Err(error) => {
+            eprintln!("{name}: {error}");
+            false
         }
-    }
+    };
     in_flight.fetch_sub(1, Ordering::Relaxed);
     Ok(made)
 }
 
-async fn gets(client: &Client) -> anyhow::Result<Vec<Duration>> {
+async fn gets(client: &Client) -> anyhow::Result<Sample> {
     let namespaces: Api<Namespace> = Api::all(client.clone());
     let mut times = Vec::with_capacity(GETS);
     for _ in 0..GETS {
@@ -139,16 +126,10 @@ async fn gets(client: &Client) -> anyhow::Result<Vec<Duration>> {
         times.push(began.elapsed());
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    times.sort_unstable();
-    Ok(times)
+    Ok(Sample::new(times))
 }
 
-fn percentile(sorted: &[Duration], percent: usize) -> Duration {
-    sorted.get(sorted.len() * percent / 100).copied().unwrap_or_default()
-}
-
-fn shown(sorted: &[Duration]) -> String {
-    let ms = |duration: Duration| format!("{:.1} ms", duration.as_secs_f64() * 1000.0);
-    let slowest = sorted.last().copied().unwrap_or_default();
-    format!("{} | {} | {}", ms(percentile(sorted, 50)), ms(percentile(sorted, 99)), ms(slowest))
+fn shown(sample: &Sample) -> String {
+    let shown = [sample.median(), sample.percentile(99), sample.slowest()].map(|time| format!("{:.1} ms", ms(time)));
+    shown.join(" | ")
 }

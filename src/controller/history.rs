@@ -71,7 +71,7 @@ mod tests {
             name: name.into(),
             phase: Some(Phase::PreUpdate),
             state,
-            target: TargetRef { uid: Some("u".into()), ..TargetRef::default() },
+            target: TargetRef { uid: Some("u".into()), ..TargetRef::default() }.into(),
             started_at: Some(at),
             finished_at: Some(at),
             outputs: output.map(|o| ("db".to_owned(), "s".to_owned(), o.to_owned())).into_iter().collect(),

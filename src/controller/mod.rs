@@ -6,6 +6,7 @@ pub mod events;
 pub mod fork;
 mod forks;
 mod history;
+mod kept;
 mod post;
 mod records;
 mod runs;
@@ -15,7 +16,7 @@ pub mod status;
 mod turns;
 mod warm;
 
-use crate::api::{API_VERSION, GROUP, Sandbox, SandboxRecord, VERSION};
+use crate::api::{API_VERSION, GROUP, Sandbox, VERSION};
 use crate::engine::Engine;
 use crate::plan::plugins::Plugins;
 use kube::api::{ApiResource, DynamicObject};
@@ -89,8 +90,8 @@ fn sandboxes_in(client: &Client, namespace: &str) -> Api<DynamicObject> {
     Api::namespaced_with(client.clone(), namespace, &sandbox_resource())
 }
 
-type SandboxStore = Store<DynamicObject>;
-type RecordStore = Store<SandboxRecord>;
+type SandboxStore = Store<kept::KeptSandbox>;
+type RecordStore = Store<kept::KeptRecord>;
 
 /// Why a reconcile did not get to its end; it is done again.
 #[derive(Debug, thiserror::Error)]

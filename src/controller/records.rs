@@ -1,13 +1,14 @@
 //! Reconciles the record of a sandbox that is gone: its last phases run, then the record goes too.
 
-use super::{Context, ControllerError, RETRY_AFTER, RecordStore, forks, post, sandbox_resource, sandboxes_in};
+use super::kept::{KeptRecord, KeptSandbox};
+use super::{Context, ControllerError, RETRY_AFTER, RecordStore, forks, post, sandboxes_in};
 use crate::api::{Phase, PhaseRun, PhaseRunSpec, RunState, SandboxRecord, SandboxRecordSpec, labels};
 use crate::engine::index::RunEntry;
 use crate::engine::outputs;
 use crate::plan::message::with_causes;
 use crate::webhook::hold::new_routing_key;
 use futures::StreamExt;
-use kube::api::{DeleteParams, DynamicObject, PostParams};
+use kube::api::{DeleteParams, PostParams};
 use kube::runtime::controller::{Action, Config, Controller};
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher;
@@ -24,21 +25,20 @@ const CONCURRENCY: u16 = 32;
 
 /// The controller's work and the store of records that it keeps.
 pub fn controller(context: Arc<Context>) -> (impl Future<Output = ()>, RecordStore) {
-    let records: Api<SandboxRecord> = Api::all(context.client.clone());
-    let kind = sandbox_resource();
-    let targets: Api<DynamicObject> = Api::all_with(context.client.clone(), &kind);
+    let records: Api<KeptRecord> = Api::all(context.client.clone());
+    let targets: Api<KeptSandbox> = Api::all(context.client.clone());
     let runs: Api<PhaseRun> = Api::all(context.client.clone());
     let engine = context.engine.clone();
     let seeing = context.clone();
     let controller = Controller::new(records, watcher::Config::default())
         .with_config(Config::default().concurrency(CONCURRENCY))
-        .watches_with(targets, kind, watcher::Config::default(), move |target: DynamicObject| {
+        .watches(targets, watcher::Config::default(), move |target: KeptSandbox| {
             seeing.sightings.see(&target);
-            target.uid().map(|uid| ObjectRef::<SandboxRecord>::new(&uid))
+            target.uid().map(|uid| ObjectRef::<KeptRecord>::new(&uid))
         })
         .watches(runs, watcher::Config::default(), move |run: PhaseRun| {
             engine.index.observe(&run);
-            run.spec.target.uid.as_deref().map(ObjectRef::<SandboxRecord>::new)
+            run.spec.target.uid.as_deref().map(ObjectRef::<KeptRecord>::new)
         });
     let store = controller.store();
     let work = controller.run(reconcile, on_error, context).for_each(|result| async {
@@ -50,7 +50,7 @@ pub fn controller(context: Arc<Context>) -> (impl Future<Output = ()>, RecordSto
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "the controller hands its arguments over")]
-fn on_error(record: Arc<SandboxRecord>, error: &ControllerError, _: Arc<Context>) -> Action {
+fn on_error(record: Arc<KeptRecord>, error: &ControllerError, _: Arc<Context>) -> Action {
     tracing::warn!(
         target = %record.spec.target,
         reason = error.reason(),
@@ -60,7 +60,7 @@ fn on_error(record: Arc<SandboxRecord>, error: &ControllerError, _: Arc<Context>
     Action::requeue(RETRY_AFTER)
 }
 
-async fn reconcile(record: Arc<SandboxRecord>, context: Arc<Context>) -> Result<Action, ControllerError> {
+async fn reconcile(record: Arc<KeptRecord>, context: Arc<Context>) -> Result<Action, ControllerError> {
     let _turn = context.turns.take(&record.name_any()).await;
     if exists(&context, &record).await? {
         return Ok(Action::requeue(RESYNC));
@@ -148,7 +148,7 @@ pub(super) async fn remember(context: &Context, deletion: &RunEntry) -> Result<(
 
 /// Asks the API server and no cache: the news of a deletion comes once, and by another watch than any cache's. A cache
 /// that is a moment behind it would leave the record for the next resync.
-async fn exists(context: &Context, record: &SandboxRecord) -> Result<bool, ControllerError> {
+async fn exists(context: &Context, record: &KeptRecord) -> Result<bool, ControllerError> {
     let target = &record.spec.target;
     let found = sandboxes_in(&context.client, &target.namespace)
         .get_metadata_opt(&target.name)

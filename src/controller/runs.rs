@@ -1,7 +1,7 @@
 //! What becomes of runs: commit or abandonment of finished pre-phases, orphans, history, and events about all of it.
 
 use super::records::remember;
-use super::{Context, ControllerError, RecordStore, SandboxStore, history, sandbox_resource, sandboxes_in};
+use super::{Context, ControllerError, RecordStore, SandboxStore, history, sandboxes_in};
 use crate::api::{Admitted, Phase, PhaseRun, RunState, TargetRef, labels};
 use crate::engine::index::RunEntry;
 use crate::engine::life::{self, Admission, Event, Fate, Stored};
@@ -9,7 +9,7 @@ use crate::plan::message::with_causes;
 use crate::plan::{key, message, timing};
 use futures::{StreamExt, stream};
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams};
+use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams};
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 use serde_json::json;
@@ -141,23 +141,23 @@ async fn is_stored_after_all(context: &Context, run: &RunEntry) -> Result<bool, 
         .get_opt(&run.target.name)
         .await
         .map_err(ControllerError::api("read a sandbox"))?;
-    let stored = found.as_ref().map(|found| as_stored(context, found));
+    let stored = found.as_ref().map(|found| as_stored(context, &found.metadata, key::hash(&found.data["spec"])));
     Ok(life::fate(run, stored.as_ref(), Timestamp::now(), context.settings.commit_grace) != Fate::Abandoned)
 }
 
 fn stored(context: &Context, sandboxes: &SandboxStore, target: &TargetRef) -> Option<Stored> {
-    let reference = ObjectRef::new_with(&target.name, sandbox_resource()).within(&target.namespace);
-    Some(as_stored(context, &*sandboxes.get(&reference)?))
+    let found = sandboxes.get(&ObjectRef::new(&target.name).within(&target.namespace))?;
+    Some(as_stored(context, &found.metadata, found.spec_hash.clone()))
 }
 
-fn as_stored(context: &Context, found: &DynamicObject) -> Stored {
-    let uid = found.uid().unwrap_or_default();
+fn as_stored(context: &Context, metadata: &ObjectMeta, spec_hash: String) -> Stored {
+    let uid = metadata.uid.clone().unwrap_or_default();
     Stored {
         before: context.sightings.of(&uid),
         uid,
-        generation: found.metadata.generation.unwrap_or_default(),
-        spec_hash: key::hash(&found.data["spec"]),
-        deleting: found.metadata.deletion_timestamp.is_some(),
+        generation: metadata.generation.unwrap_or_default(),
+        spec_hash,
+        deleting: metadata.deletion_timestamp.is_some(),
     }
 }
 
@@ -171,7 +171,7 @@ async fn commit(context: &Arc<Context>, run: &Arc<RunEntry>, stored: Option<&Adm
         context.engine.index.observe(&labelled.map_err(ControllerError::api("label a run"))?);
     }
     if entry.phase == Some(Phase::PreCreate) {
-        let target = TargetRef { uid: entry.uid().map(str::to_owned), ..entry.target.clone() };
+        let target = TargetRef { uid: entry.uid().map(str::to_owned), ..(*entry.target).clone() };
         let note = format!(
             "pre-create ran before the sandbox was stored: {}; run {}",
             entry.message.as_deref().unwrap_or("done"),
@@ -234,12 +234,12 @@ async fn tell(context: &Arc<Context>, told: &mut BTreeSet<(String, News)>) {
     let events = ended.iter().map(|run| async move {
         let (Some(phase), Some(news)) = (run.phase, news(run, now)) else { return };
         let (name, message) = (&run.name, run.message.as_deref().unwrap_or("done"));
-        let target = TargetRef { uid: run.uid().map(str::to_owned), ..run.target.clone() };
+        let target = TargetRef { uid: run.uid().map(str::to_owned), ..(*run.target).clone() };
         let action = format!("{phase:?}");
         let purpose = run.compensates.as_ref().map_or_else(String::new, |of| format!(", undoing {of}"));
         if news == News::Long {
             let (of, ran) = (format!("{} {target}", target.kind), life::since(run.started_at, now));
-            let (current, why) = (run.current.as_ref(), run.current_message.as_deref());
+            let (current, why) = (run.current.as_deref(), run.current_message.as_deref());
             let note = message::still_running(name, phase.slug(), &of, current, why, Some(ran));
             context.recorder.normal(&target, &format!("{phase:?}Running"), &action, &note).await;
         } else if news == News::Gone {

@@ -1,8 +1,9 @@
 //! Reconciles a sandbox: its record, its forks, its post-phases and its status.
 
 use super::forks::{self, Forks};
+use super::kept::KeptSandbox;
 use super::status::{self, Progress};
-use super::{Context, ControllerError, RETRY_AFTER, SandboxStore, post, sandbox_resource, sandboxes_in};
+use super::{Context, ControllerError, RETRY_AFTER, SandboxStore, post, sandboxes_in};
 use crate::api::{
     Phase, PhaseRun, PhaseRunSpec, SandboxRecord, SandboxRecordSpec, SandboxStatus, TargetRef, Ttl, TtlOffset, labels,
 };
@@ -15,7 +16,7 @@ use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::runtime::controller::{Action, Config, Controller};
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher;
@@ -34,21 +35,19 @@ const CONCURRENCY: u16 = 32;
 
 /// The controller's work and the store of sandboxes that it keeps.
 pub fn controller(context: Arc<Context>) -> (impl Future<Output = ()>, SandboxStore) {
-    let kind = sandbox_resource();
-    let sandboxes: Api<DynamicObject> = Api::all_with(context.client.clone(), &kind);
+    let sandboxes: Api<KeptSandbox> = Api::all(context.client.clone());
     let forks: Api<Deployment> = Api::all(context.client.clone());
     let runs: Api<PhaseRun> = Api::all(context.client.clone());
     let of_forks = watcher::Config::default().labels(labels::SANDBOX_UID);
     let engine = context.engine.clone();
-    let run_kind = kind.clone();
-    let controller = Controller::new_with(sandboxes, watcher::Config::default(), kind.clone())
+    let controller = Controller::new(sandboxes, watcher::Config::default())
         .with_config(Config::default().concurrency(CONCURRENCY))
         .owns(forks, of_forks)
         .watches(runs, watcher::Config::default(), move |run: PhaseRun| {
             // Taken in before the reconcile that it causes looks at the index.
             engine.index.observe(&run);
             let target = &run.spec.target;
-            Some(ObjectRef::new_with(&target.name, run_kind.clone()).within(&target.namespace))
+            Some(ObjectRef::<KeptSandbox>::new(&target.name).within(&target.namespace))
         });
     let store = controller.store();
     let work = controller.run(reconcile, on_error, context).for_each(|result| async {
@@ -60,7 +59,7 @@ pub fn controller(context: Arc<Context>) -> (impl Future<Output = ()>, SandboxSt
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "the controller hands its arguments over")]
-fn on_error(object: Arc<DynamicObject>, error: &ControllerError, _: Arc<Context>) -> Action {
+fn on_error(object: Arc<KeptSandbox>, error: &ControllerError, _: Arc<Context>) -> Action {
     tracing::warn!(
         namespace = object.namespace(),
         name = object.name_any(),
@@ -71,8 +70,8 @@ fn on_error(object: Arc<DynamicObject>, error: &ControllerError, _: Arc<Context>
     Action::requeue(RETRY_AFTER)
 }
 
-async fn reconcile(object: Arc<DynamicObject>, context: Arc<Context>) -> Result<Action, ControllerError> {
-    let object = serde_json::to_value(&*object).map_err(ControllerError::shape("a sandbox"))?;
+async fn reconcile(object: Arc<KeptSandbox>, context: Arc<Context>) -> Result<Action, ControllerError> {
+    let object = object.read().map_err(ControllerError::shape("a sandbox"))?;
     let target = runs::target(&object);
     let _turn = context.turns.take(target.uid.as_deref().unwrap_or_default()).await;
     let Some(mut record) = record(&context, &object, &target).await? else { return Ok(Action::await_change()) };
@@ -162,7 +161,7 @@ async fn record(
     let spec = SandboxRecordSpec {
         target: target.clone(),
         routing_key: known_key
-            .or_else(|| runs.iter().rev().find_map(|run| run.routing_key.clone()))
+            .or_else(|| runs.iter().rev().find_map(|run| run.routing_key.as_deref().map(str::to_owned)))
             .unwrap_or_else(new_routing_key),
         created,
         stored: snapshot.clone(),

@@ -1,9 +1,8 @@
 //! Which spec each generation of a sandbox was seen stored with: what tells an update that was stored from one that
 //! lost its turn to another, also when a third has followed.
 
-use crate::plan::key;
+use super::kept::KeptSandbox;
 use kube::ResourceExt;
-use kube::api::DynamicObject;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, PoisonError};
 
@@ -16,11 +15,11 @@ pub struct Sightings(Mutex<HashMap<String, BTreeMap<i64, String>>>);
 
 impl Sightings {
     /// Takes in an object as the watch shows it.
-    pub fn see(&self, object: &DynamicObject) {
+    pub fn see(&self, object: &KeptSandbox) {
         let (Some(uid), Some(generation)) = (object.uid(), object.metadata.generation) else { return };
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let generations = seen.entry(uid).or_default();
-        generations.entry(generation).or_insert_with(|| key::hash(&object.data["spec"]));
+        generations.entry(generation).or_insert_with(|| object.spec_hash.clone());
         while generations.len() > KEPT {
             generations.pop_first();
         }

@@ -164,7 +164,7 @@ impl Engine {
             Some(_) if entry.executor.is_none() && life::since(entry.created_at, Timestamp::now()) > BEGUN_WITHIN => {
                 true
             }
-            Some(process) => !self.replicas.is_alive(process) || *process == self.replicas.own().to_string(),
+            Some(process) => !self.replicas.is_alive(process) || **process == self.replicas.own().to_string(),
             None => life::since(entry.created_at, Timestamp::now()) > FIRST_CLAIM_WITHIN,
         }
     }

@@ -298,7 +298,7 @@ pub(super) fn applied<'a>(
     resource: &str,
     step: Option<&str>,
 ) -> BTreeSet<ObjectRef> {
-    runs.flat_map(|run| &run.applied)
+    runs.flat_map(|run| run.applied.iter())
         .filter(|(r, s, _)| r == resource && step.is_none_or(|step| s == step))
         .map(|(_, _, object)| object.clone())
         .collect()

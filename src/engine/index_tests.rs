@@ -1,7 +1,7 @@
 //! Tests of the index of runs.
 
 use super::*;
-use crate::api::{PhaseRunSpec, PhaseRunStatus};
+use crate::api::{Phase, PhaseRunSpec, PhaseRunStatus};
 use serde_json::json;
 
 fn run(name: &str, attempt: u32, version: &str, state: RunState) -> PhaseRun {
@@ -63,4 +63,30 @@ fn a_run_that_was_deleted_does_not_come_back_by_news_that_is_late() {
     index.retain(&BTreeSet::new());
     index.observe(&next);
     assert!(index.get("r").is_some());
+}
+
+#[test]
+fn what_is_the_same_in_all_runs_of_a_target_is_kept_once() {
+    let index = RunIndex::default();
+    let of = |name: &str, attempt, executor: &str| {
+        let mut run = run(name, attempt, "1", RunState::Committed);
+        run.status.as_mut().unwrap().executor = Some(executor.into());
+        index.observe(&run)
+    };
+    let (first, second, third) = (of("r-1", 1, "a"), of("r-2", 2, "a"), of("r-3", 3, "b"));
+    assert!(Arc::ptr_eq(&first.target, &second.target) && Arc::ptr_eq(&second.target, &third.target));
+    let executor = |run: &RunEntry| run.executor.clone().unwrap();
+    assert!(Arc::ptr_eq(&executor(&first), &executor(&second)));
+    assert_eq!(&*executor(&third), "b");
+}
+
+#[test]
+fn the_same_news_twice_is_news_once() {
+    let index = RunIndex::default();
+    let changes = index.changes();
+    let first = index.observe(&run("r-1", 1, "10", RunState::Running));
+    let told = *changes.borrow();
+    assert!(Arc::ptr_eq(&first, &index.observe(&run("r-1", 1, "10", RunState::Running))));
+    assert_eq!(*changes.borrow(), told);
+    assert_eq!(index.of_name("shop", "x").len(), 1);
 }

@@ -5,6 +5,7 @@
 mod apply;
 mod begin;
 mod delete;
+mod entry;
 mod error;
 mod execute;
 mod http;

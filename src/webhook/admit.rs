@@ -295,7 +295,7 @@ impl Admission {
             Ok(Outcome::Running { entry, held }) => {
                 let waiting = Waiting { limit, ..waits::waiting(&self.engine.index, &entry, held) };
                 let waits = entry.executor.is_some() && entry.started_at.is_none();
-                let (current, ran) = (entry.current.as_ref(), Some(waiting.elapsed).filter(|_| !waits));
+                let (current, ran) = (entry.current.as_deref(), Some(waiting.elapsed).filter(|_| !waits));
                 let why = entry.current_message.as_deref();
                 let text = message::still_running(&entry.name, phase.slug(), &target, current, why, ran);
                 Err(Answer::later(text, timing::retry_after(waiting)))

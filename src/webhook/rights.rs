@@ -39,13 +39,8 @@ pub struct RightsError {
 /// The rights that a change needs: `use` of each plugin whose resource is new or changed, and the creation of
 /// workloads and of Services where a fork is.
 pub fn needed(namespace: &str, old: &Value, new: &Value, plugin_of: impl Fn(&str) -> Option<String>) -> Vec<Right> {
-    let list = |object: &Value, field: &str| object["spec"][field].as_array().cloned().unwrap_or_default();
     let mut rights = Vec::new();
-    let before = list(old, "resources");
-    for (index, resource) in list(new, "resources").iter().enumerate() {
-        if before.contains(resource) {
-            continue;
-        }
+    for (index, resource) in added(old, new, "resources") {
         if let Some(plugin) = resource["name"].as_str().and_then(&plugin_of) {
             rights.push(Right {
                 verb: "use",
@@ -57,8 +52,7 @@ pub fn needed(namespace: &str, old: &Value, new: &Value, plugin_of: impl Fn(&str
             });
         }
     }
-    let before = list(old, "forks");
-    if let Some(index) = list(new, "forks").iter().position(|fork| !before.contains(fork)) {
+    if let Some((index, _)) = added(old, new, "forks").next() {
         for (group, resource) in [("apps", "deployments"), ("", "services")] {
             rights.push(Right {
                 verb: "create",
@@ -71,6 +65,14 @@ pub fn needed(namespace: &str, old: &Value, new: &Value, plugin_of: impl Fn(&str
         }
     }
     rights
+}
+
+/// The items of a list of the spec that were not in it before, with their places.
+fn added<'a>(old: &'a Value, new: &'a Value, field: &str) -> impl Iterator<Item = (usize, &'a Value)> {
+    let [before, after] = [old, new].map(|object| object["spec"][field].as_array().map_or(&[][..], Vec::as_slice));
+    // Mostly an item is where it was.
+    let was_there = move |(index, item): &(usize, &Value)| before.get(*index) == Some(*item) || before.contains(item);
+    after.iter().enumerate().filter(move |item| !was_there(item))
 }
 
 /// The right to skip the pre-delete of a sandbox, where a change newly asks for that.

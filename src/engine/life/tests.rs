@@ -31,7 +31,7 @@ fn run(state: RunState) -> RunEntry {
         finished_at: (!state.is_open()).then(|| at(10)),
         spec_hash: "s".into(),
         // That of the first attempt, which a create is stored with only where it needed no second.
-        target: TargetRef { uid: Some("0".into()), ..TargetRef::default() },
+        target: TargetRef { uid: Some("0".into()), ..TargetRef::default() }.into(),
         ..RunEntry::default()
     }
 }
@@ -117,7 +117,7 @@ fn of_two_creates_that_were_let_through_either_may_be_the_one_that_is_stored() {
 fn an_update_is_committed_by_generation_and_spec() {
     let update = RunEntry {
         phase: Some(Phase::PreUpdate),
-        target: TargetRef { uid: Some("a".into()), ..TargetRef::default() },
+        target: TargetRef { uid: Some("a".into()), ..TargetRef::default() }.into(),
         ..run(RunState::Succeeded)
     };
     let update = admitted(update, "a", 3, 11);

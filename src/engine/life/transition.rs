@@ -268,7 +268,7 @@ impl From<&RunEntry> for Life {
         Self {
             role,
             state: run.state,
-            executor: run.executor.clone(),
+            executor: run.executor.as_deref().map(str::to_owned),
             takeovers: run.takeovers,
             ignorable: run.ignorable,
             admitted: run.admissions().map(Admission::from).collect(),

@@ -1,9 +1,10 @@
 //! The faults of a sandbox.
 
 use super::{Fault, output_key};
-use crate::api::ForkCustomizations;
+use crate::api::ResourceOutputRef;
 use crate::plan::plugins::{Plugins, Resolved};
 use crate::plan::runs::{declared, latest};
+use serde::Deserialize as _;
 use serde_json::Value;
 
 /// The faults of a sandbox whose plugins are known: outputs that its forks ask for and no resource has.
@@ -16,9 +17,8 @@ pub fn sandbox(object: &Value, plugins: &Plugins) -> Vec<Fault> {
         plugins.resolve(&resource.plugin, latest.get(name).map(String::as_str)).ok()
     };
     for (at, fork) in object["spec"]["forks"].as_array().into_iter().flatten().enumerate() {
-        let custom: ForkCustomizations = serde::Deserialize::deserialize(&fork["customizations"]).unwrap_or_default();
-        for (index, env) in custom.env.iter().enumerate() {
-            let Some(wanted) = env.value_from.as_ref().and_then(|from| from.resource.as_ref()) else { continue };
+        for (index, env) in fork["customizations"]["env"].as_array().into_iter().flatten().enumerate() {
+            let Ok(wanted) = ResourceOutputRef::deserialize(&env["valueFrom"]["resource"]) else { continue };
             let field = format!("spec.forks[{at}].customizations.env[{index}].valueFrom.resource");
             match find(&wanted.name) {
                 None => {
