@@ -109,7 +109,8 @@ fn a_pod_that_waits_is_used_once_by_any_phase_and_replaced_at_once() {
     let log = run["status"]["steps"][0]["log"].as_str().unwrap().trim();
     assert!(after.iter().any(|pod| log.ends_with(&format!("deleted on {pod}"))), "{log}: {after:?}");
 
-    kubectl(&["delete", "resourceplugin", &name]).ok();
+    // It is in use until nothing is owed to the sandbox any more.
+    eventually(SOON, "the plugin can go", || kubectl(&["delete", "resourceplugin", &name]).success.then_some(()));
     eventually(SOON, "nothing waits for a plugin that is gone", || waiting(&name).is_empty().then_some(()));
 }
 
