@@ -1,6 +1,6 @@
 //! `script` steps: what they are given, what they leave, in which order, and how they fail.
 
-use crate::cluster::{EDITOR, Outcome, SLUICE, Space, apply, eventually, get, kubectl, list, step_image};
+use crate::cluster::{EDITOR, Outcome, SLUICE, Space, apply, eventually, kubectl, list, step_image};
 use serde_json::Value;
 use std::time::Duration;
 
@@ -120,7 +120,11 @@ fn outputs_reach_later_steps_and_phases_byte_by_byte_and_are_never_shown() {
     make(&space, &plugin, "").ok();
     space.settle("x");
     let made = space.run("x", "PreCreate")["metadata"]["name"].as_str().unwrap().to_owned();
-    let kept = get(&["-n", SLUICE, "secret", &made]).unwrap();
+    // Each step's are in a Secret of their own.
+    let secrets = || list(&["-n", SLUICE, "secrets", "-l", &format!("sluice.dev/run={made}")]);
+    let kept = secrets();
+    assert_eq!(kept.len(), 1, "{kept:#?}");
+    let kept = &kept[0];
     assert_eq!(kept["data"]["r.make.blob"], "AAH/Cgo=");
     assert_eq!(kept["metadata"]["ownerReferences"][0]["kind"], "PhaseRun", "it goes with its run");
     make(&space, &plugin, "  description: changed").ok();
@@ -138,9 +142,7 @@ fn outputs_reach_later_steps_and_phases_byte_by_byte_and_are_never_shown() {
     assert!(step(&run, "make")["finishedAt"].as_str() <= step(&run, "read")["startedAt"].as_str());
 
     let secret = format!("hidden-{}", space.namespace);
-    eventually(Duration::from_secs(30), "the outputs are gone with the sandbox", || {
-        get(&["-n", SLUICE, "secret", &made]).is_none().then_some(())
-    });
+    eventually(Duration::from_secs(30), "the outputs are gone with the sandbox", || secrets().is_empty().then_some(()));
     for (what, text) in [
         ("the runs", serde_json::to_string(&space.runs("x")).unwrap()),
         ("the record", serde_json::to_string(&list(&["sandboxrecords"])).unwrap()),
