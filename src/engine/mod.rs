@@ -31,7 +31,7 @@ pub use begin::Guard;
 pub use error::{EngineError, is_status};
 pub use outcome::Outcomes;
 pub use script::PodSettings;
-pub use watch::{follow_replicas, follow_runs};
+pub use watch::{all, follow_replicas, follow_runs};
 
 use crate::api::{ObjectRef, PhaseRun, PhaseRunSpec, labels};
 use crate::plan::http::Allowed;
