@@ -7,10 +7,11 @@ use anyhow::{Context as _, ensure};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
-use kube::Client;
-use kube::api::{Patch, PatchParams};
+use kube::api::{GetParams, Patch, PatchParams};
+use kube::{Api, Client};
 use serde_json::{Value, json};
-use sluice::api::RunState;
+use sluice::api::{PhaseRun, RunState};
+use std::time::{Duration, Instant};
 
 pub const SANDBOXES: usize = 10_000;
 /// The runs of each: before and after its creation, and before three updates.
@@ -20,14 +21,18 @@ const PLUGIN: &str = "bench-history";
 const NAME: &str = "template-00000";
 /// Where the test cluster's etcd listens, inside of its network.
 const ETCD: ([u8; 4], u16) = ([127, 0, 0, 1], 2379);
+const RUNS: &str = "/registry/sluice.dev/phaseruns/";
 const FROM: &str = "/registry/sluice.dev/";
 const TO: &str = "/registry/sluice.dev0";
 /// etcd takes at most 128 writes at once.
 const AT_ONCE: usize = 16;
 const WRITERS: usize = 4;
+/// A run that ended longer ago is no news, of which an event would be written for each copy.
+const NEWS: Duration = Duration::from_secs(150);
 
 /// A sandbox, its record and its runs as they are stored.
 pub struct Template {
+    made: Instant,
     objects: Vec<(String, String)>,
     uids: Vec<String>,
     keys: Vec<String>,
@@ -50,16 +55,15 @@ impl Template {
         }
         let all_over = || async {
             let runs = runs(client, NAME).await?;
-            let state = |run: &sluice::api::PhaseRun| run.status.as_ref().map(|status| status.state);
+            let state = |run: &PhaseRun| run.status.as_ref().map(|status| status.state);
             let is_over = |state| matches!(state, Some(RunState::Committed));
-            let post =
-                |run: &sluice::api::PhaseRun| !run.spec.phase.is_pre() && state(run) == Some(RunState::Succeeded);
+            let post = |run: &PhaseRun| !run.spec.phase.is_pre() && state(run) == Some(RunState::Succeeded);
             anyhow::Ok(runs.len() == RUNS_EACH && runs.iter().all(|run| is_over(state(run)) || post(run)))
         };
         until("the end of every run of the template", all_over).await?;
         let question = json!({"key": STANDARD.encode(FROM), "range_end": STANDARD.encode(TO)}).to_string();
         let found: Value = serde_json::from_str(&etcd("/v3/kv/range", &question).await?)?;
-        let mut template = Self { objects: Vec::new(), uids: Vec::new(), keys: Vec::new() };
+        let mut template = Self { made: Instant::now(), objects: Vec::new(), uids: Vec::new(), keys: Vec::new() };
         for pair in found["kvs"].as_array().context("etcd has nothing of ours")? {
             let text = |field: &str| -> anyhow::Result<String> {
                 Ok(String::from_utf8(STANDARD.decode(pair[field].as_str().unwrap_or_default())?)?)
@@ -81,11 +85,24 @@ impl Template {
         self.objects.iter().map(|(_, value)| value.len()).sum()
     }
 
-    /// Writes the copies.
-    pub async fn fill(&self) -> anyhow::Result<()> {
+    /// Writes the copies, and waits until the API server knows of them.
+    pub async fn fill(&self, client: &Client) -> anyhow::Result<()> {
+        tokio::time::sleep(NEWS.saturating_sub(self.made.elapsed())).await;
         let numbers: Vec<usize> = (1..=SANDBOXES).collect();
         let batches = numbers.chunks(AT_ONCE).map(|batch| self.write(batch));
         stream::iter(batches).buffer_unordered(WRITERS).try_collect::<Vec<()>>().await?;
+        let cached = GetParams::any();
+        for run in self.objects.iter().filter_map(|(key, _)| key.strip_prefix(RUNS)) {
+            let (name, all) = (self.copy(run, SANDBOXES), Api::<PhaseRun>::all(client.clone()));
+            let is_known = || async {
+                match all.get_with(&name, &cached).await {
+                    Ok(_) => Ok(true),
+                    Err(kube::Error::Api(status)) if status.code == 404 => Ok(false),
+                    Err(error) => Err(error.into()),
+                }
+            };
+            until("the API server's knowledge of what was written into etcd", is_known).await?;
+        }
         Ok(())
     }
 

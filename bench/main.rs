@@ -154,7 +154,7 @@ async fn loaded(
 /// The server alone, with many sandboxes.
 async fn full(client: &Client, template: &Template, results: &mut Results) -> anyhow::Result<()> {
     results.detail("one sandbox with its record and 5 runs, as stored", template.bytes() as f64 / 1024.0, "KiB");
-    template.fill().await?;
+    template.fill(client).await?;
     let server = Server::start(client).await?;
     server.settle().await?;
     tokio::time::sleep(REST).await;

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 pub const NAMESPACE: &str = "bench";
 /// How many steps a chain has, and how many hooks the chart in `bench/chart`.
 pub const STEPS: usize = 5;
-const COMPLETE_WITHIN: Duration = Duration::from_secs(120);
+const COMPLETE_WITHIN: Duration = Duration::from_secs(300);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 const IMAGE: &str = "cluster.local/busybox:1";
 const RUNNER: &str = "bench-runner";

@@ -9,6 +9,7 @@ pub mod certs;
 pub mod cli;
 pub mod controller;
 pub mod engine;
+mod memory;
 pub mod metrics;
 pub mod plan;
 pub mod webhook;

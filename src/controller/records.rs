@@ -3,6 +3,7 @@
 use super::kept::{KeptRecord, KeptSandbox};
 use super::{Context, ControllerError, RETRY_AFTER, RecordStore, forks, post, sandboxes_in};
 use crate::api::{Phase, PhaseRun, PhaseRunSpec, RunState, SandboxRecord, SandboxRecordSpec, labels};
+use crate::engine::all;
 use crate::engine::index::RunEntry;
 use crate::engine::outputs;
 use crate::plan::message::with_causes;
@@ -11,7 +12,6 @@ use futures::StreamExt;
 use kube::api::{DeleteParams, PostParams};
 use kube::runtime::controller::{Action, Config, Controller};
 use kube::runtime::reflector::ObjectRef;
-use kube::runtime::watcher;
 use kube::{Api, ResourceExt};
 use std::future::Future;
 use std::sync::Arc;
@@ -30,13 +30,13 @@ pub fn controller(context: Arc<Context>) -> (impl Future<Output = ()>, RecordSto
     let runs: Api<PhaseRun> = Api::all(context.client.clone());
     let engine = context.engine.clone();
     let seeing = context.clone();
-    let controller = Controller::new(records, watcher::Config::default())
+    let controller = Controller::new(records, all())
         .with_config(Config::default().concurrency(CONCURRENCY))
-        .watches(targets, watcher::Config::default(), move |target: KeptSandbox| {
+        .watches(targets, all(), move |target: KeptSandbox| {
             seeing.sightings.see(&target);
             target.uid().map(|uid| ObjectRef::<KeptRecord>::new(&uid))
         })
-        .watches(runs, watcher::Config::default(), move |run: PhaseRun| {
+        .watches(runs, all(), move |run: PhaseRun| {
             engine.index.observe(&run);
             run.spec.target.uid.as_deref().map(ObjectRef::<KeptRecord>::new)
         });

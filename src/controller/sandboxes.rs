@@ -8,6 +8,7 @@ use crate::api::{
     Phase, PhaseRun, PhaseRunSpec, SandboxRecord, SandboxRecordSpec, SandboxStatus, TargetRef, Ttl, TtlOffset, labels,
 };
 use crate::certs::webhook_spec;
+use crate::engine::all;
 use crate::plan::message::with_causes;
 use crate::plan::runs;
 use crate::webhook::hold::new_routing_key;
@@ -40,10 +41,10 @@ pub fn controller(context: Arc<Context>) -> (impl Future<Output = ()>, SandboxSt
     let runs: Api<PhaseRun> = Api::all(context.client.clone());
     let of_forks = watcher::Config::default().labels(labels::SANDBOX_UID);
     let engine = context.engine.clone();
-    let controller = Controller::new(sandboxes, watcher::Config::default())
+    let controller = Controller::new(sandboxes, all())
         .with_config(Config::default().concurrency(CONCURRENCY))
         .owns(forks, of_forks)
-        .watches(runs, watcher::Config::default(), move |run: PhaseRun| {
+        .watches(runs, all(), move |run: PhaseRun| {
             // Taken in before the reconcile that it causes looks at the index.
             engine.index.observe(&run);
             let target = &run.spec.target;

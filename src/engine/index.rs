@@ -6,15 +6,17 @@ pub use super::entry::{RunEntry, uses};
 use crate::api::{PhaseRun, RunState, TargetRef};
 use crate::plan::key;
 use kube::ResourceExt;
+use std::borrow::Borrow;
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::hash::{Hash, Hasher};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 use tokio::sync::watch;
 
 #[derive(Default)]
 struct Entries {
-    by_name: HashMap<String, Arc<RunEntry>>,
+    by_name: HashSet<Named>,
     by_key: BTreeMap<(String, u32), Arc<RunEntry>>,
     by_target: HashMap<(String, String), Vec<Arc<RunEntry>>>,
     open: HashSet<String>,
@@ -56,7 +58,7 @@ impl RunIndex {
                 return Arc::new(entry);
             }
             // Several watches tell the same.
-            if let Some(known) = entries.by_name.get(&entry.name)
+            if let Some(Named(known)) = entries.by_name.get(entry.name.as_str())
                 && (known.version() > entry.version() || **known == entry)
             {
                 return known.clone();
@@ -103,7 +105,7 @@ impl RunIndex {
             let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
             let Entries { by_name, watched, .. } = &mut *entries;
             // Whoever began one waits for this until it is begun, and nobody afterwards.
-            let waits = |name: &String| by_name.get(name).is_some_and(|run| run.executor.is_none());
+            let waits = |name: &String| by_name.get(name.as_str()).is_some_and(|run| run.0.executor.is_none());
             watched.extend(names.into_iter().filter(waits));
         }
         self.changed.send_modify(|n| *n += 1);
@@ -115,7 +117,7 @@ impl RunIndex {
         let mut changes = self.changes();
         let waits = || {
             let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
-            entries.by_name.get(name).is_some_and(|run| run.executor.is_none()) && !entries.watched.contains(name)
+            entries.by_name.get(name).is_some_and(|run| run.0.executor.is_none()) && !entries.watched.contains(name)
         };
         while waits() {
             if changes.changed().await.is_err() {
@@ -156,14 +158,14 @@ impl RunIndex {
     pub fn retain(&self, listed: &BTreeSet<String>) {
         let gone: Vec<String> = {
             let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
-            entries.by_name.keys().filter(|name| !listed.contains(*name)).cloned().collect()
+            entries.by_name.iter().map(|run| &run.0.name).filter(|name| !listed.contains(*name)).cloned().collect()
         };
         // One of them may have been written after the list, and come by the watch.
         gone.iter().for_each(|name| drop(self.take_out(name)));
     }
 
     pub fn get(&self, name: &str) -> Option<Arc<RunEntry>> {
-        self.entries.read().unwrap_or_else(PoisonError::into_inner).by_name.get(name).cloned()
+        self.entries.read().unwrap_or_else(PoisonError::into_inner).by_name.get(name).map(|run| run.0.clone())
     }
 
     /// The newest attempt of a key.
@@ -197,13 +199,13 @@ impl RunIndex {
     /// Every run whose steps have not all ended.
     pub fn open(&self) -> Vec<Arc<RunEntry>> {
         let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
-        entries.open.iter().filter_map(|name| entries.by_name.get(name).cloned()).collect()
+        entries.open.iter().filter_map(|name| Some(entries.by_name.get(name.as_str())?.0.clone())).collect()
     }
 
     /// Every run that matches.
     pub fn filter(&self, matches: impl Fn(&RunEntry) -> bool) -> Vec<Arc<RunEntry>> {
         let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
-        entries.by_name.values().filter(|entry| matches(entry)).cloned().collect()
+        entries.by_name.iter().map(|run| &run.0).filter(|entry| matches(entry)).cloned().collect()
     }
 
     pub fn len(&self) -> usize {
@@ -244,12 +246,12 @@ impl Entries {
         let entry = Arc::new(entry);
         of_target.push(entry.clone());
         self.by_key.insert((entry.key.clone(), entry.attempt), entry.clone());
-        self.by_name.insert(entry.name.clone(), entry.clone());
+        self.by_name.insert(Named(entry.clone()));
         (entry, known)
     }
 
     fn take(&mut self, name: &str) -> Option<Arc<RunEntry>> {
-        let entry = self.by_name.remove(name)?;
+        let Named(entry) = self.by_name.take(name)?;
         self.by_key.remove(&(entry.key.clone(), entry.attempt));
         if let Entry::Occupied(mut runs) = self.by_target.entry(place(&entry)) {
             runs.get_mut().retain(|run| run.name != name);
@@ -271,6 +273,30 @@ impl Entries {
         }
     }
 }
+
+/// A run that is found by its name.
+struct Named(Arc<RunEntry>);
+
+impl Borrow<str> for Named {
+    fn borrow(&self) -> &str {
+        &self.0.name
+    }
+}
+
+impl Hash for Named {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        // As its name alone is hashed, by which it is found.
+        Borrow::<str>::borrow(self).hash(state);
+    }
+}
+
+impl PartialEq for Named {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.name == other.0.name
+    }
+}
+
+impl Eq for Named {}
 
 /// Namespace and name of a run's target.
 fn place(run: &RunEntry) -> (String, String) {

@@ -35,7 +35,7 @@ pub use error::{EngineError, is_status};
 pub use outcome::Outcomes;
 pub use pod_template::PodSettings;
 pub use warm::follow_warm;
-pub use watch::{follow_replicas, follow_runs};
+pub use watch::{all, follow_replicas, follow_runs};
 
 use crate::api::{ObjectRef, PhaseRun, PhaseRunSpec, labels};
 use crate::plan::http::Allowed;

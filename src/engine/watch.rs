@@ -13,10 +13,18 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use tokio::sync::watch;
 
+const PAGE: u32 = 100;
+
+/// How all objects of a kind are followed that there may be tens of thousands of: a page of them takes twenty times the
+/// memory that is kept of it, so it is small.
+pub fn all() -> watcher::Config {
+    watcher::Config::default().page_size(PAGE)
+}
+
 /// Follows every run, for as long as the future is polled. `synced` turns true when the first list is in.
 pub async fn follow_runs(engine: Arc<Engine>, synced: watch::Sender<bool>) {
     let runs: Api<PhaseRun> = Api::all(engine.client().clone());
-    let mut events = watcher(runs, watcher::Config::default()).default_backoff().boxed();
+    let mut events = watcher(runs, all()).default_backoff().boxed();
     let mut listed = BTreeSet::new();
     loop {
         match events.try_next().await {
