@@ -131,12 +131,12 @@ impl Execution {
                 status.state = StepState::Succeeded;
                 status.finished_at = Some(now());
                 status.exit_code = done.exit_code;
-                status.message = done.message;
                 status.outputs = done.outputs.keys().cloned().collect();
                 let mut known = self.outputs.lock().unwrap_or_else(PoisonError::into_inner);
                 for (output, content) in done.outputs {
                     known.insert((resource.name.clone(), step.clone(), output), content);
                 }
+                status.message = done.message.map(|message| known.masked(&message));
                 status.log = done.log.map(|log| message::tail(&known.masked(&log), LOG_LIMIT / 4));
             }
             Err(failure) => {
@@ -145,8 +145,11 @@ impl Execution {
                     self.failed(index, failure);
                     return;
                 }
+                let known = self.outputs.lock().unwrap_or_else(PoisonError::into_inner);
+                let why = message::cut(&known.masked(&with_causes(&failure.error)), 1024);
+                drop(known);
                 let status = &mut self.status.steps[index];
-                status.message = Some(format!("attempt {} failed: {}", status.attempt, with_causes(&failure.error)));
+                status.message = Some(format!("attempt {} failed: {why}", status.attempt));
                 let pause = Duration::from_secs(1 << (status.attempt - 1).min(5)).min(LONGEST_BACKOFF);
                 status.attempt += 1;
                 self.must_save = true;

@@ -109,7 +109,7 @@ fn a_malformed_plugin_is_refused_by_its_schema() {
         (
             "inputs of an apply",
             steps(s, &[&format!("name: a, inputs: [{{name: x, value: '1'}}], apply: {{manifests: [{OBJECT}]}}")]),
-            &["spec.preCreate[0].inputs: ", "reads its values in expressions, as ${params.NAME}"],
+            &["spec.preCreate[0].inputs: ", "read their values in expressions, as ${params.NAME}"],
         ),
         (
             "an input with two sources",
