@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Pod, PodCondition};
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, Client};
 use serde_json::json;
+use sluice::api::labels;
 use std::time::{Duration, Instant};
 
 const SCRIPT_ROUNDS: usize = 5;
@@ -75,7 +76,7 @@ async fn warm(client: &Client) -> anyhow::Result<Option<Duration>> {
             let ready = |condition: &PodCondition| condition.type_ == "Ready" && condition.status == "True";
             pod.metadata.deletion_timestamp.is_none() && conditions.is_some_and(|all| all.iter().any(ready))
         };
-        let waiting = pods.list(&ListParams::default().labels("sluice.dev/warm")).await?;
+        let waiting = pods.list(&ListParams::default().labels(labels::WARM_OF)).await?;
         anyhow::Ok(waiting.items.iter().filter(|pod| is_ready(pod)).count() >= WARM)
     };
     let mut times = Vec::new();
