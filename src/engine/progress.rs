@@ -145,9 +145,7 @@ impl Execution {
                     self.failed(index, failure);
                     return;
                 }
-                let known = self.outputs.lock().unwrap_or_else(PoisonError::into_inner);
-                let why = message::cut(&known.masked(&with_causes(&failure.error)), 1024);
-                drop(known);
+                let why = self.masked(&with_causes(&failure.error));
                 let status = &mut self.status.steps[index];
                 status.message = Some(format!("attempt {} failed: {why}", status.attempt));
                 let pause = Duration::from_secs(1 << (status.attempt - 1).min(5)).min(LONGEST_BACKOFF);
@@ -166,6 +164,12 @@ impl Execution {
                 }
             }
         }
+    }
+
+    /// Why a step failed, fit to be read by everybody.
+    fn masked(&self, why: &str) -> String {
+        let known = self.outputs.lock().unwrap_or_else(PoisonError::into_inner);
+        message::cut(&known.masked(why), 1024)
     }
 
     pub(super) fn failed(&mut self, index: usize, failure: Failure) {
