@@ -7,6 +7,7 @@ pub mod fork;
 mod forks;
 mod history;
 mod kept;
+mod leftovers;
 mod post;
 mod records;
 mod runs;

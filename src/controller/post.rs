@@ -38,13 +38,12 @@ pub async fn advance(
         if let Some(owed) = record.spec.owed.clone() {
             match run_owed(context, &owed).await? {
                 Owed::Waiting { progress, after } => return Ok((progress, after)),
+                // The record goes next, and whoever finds it before that must find that nothing is owed but this.
+                Owed::Ended if owed.deletion => return Ok((Progress::Complete, None)),
                 Owed::Ended => {
                     record.spec.settled = Some(owed.object);
                     record.spec.owed = None;
                     save(context, record).await?;
-                    if owed.deletion {
-                        return Ok((Progress::Complete, None));
-                    }
                 }
             }
             continue;

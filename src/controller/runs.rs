@@ -1,7 +1,7 @@
 //! What becomes of runs: commit or abandonment of finished pre-phases, orphans, history, and events about all of it.
 
 use super::records::remember;
-use super::{Context, ControllerError, RecordStore, SandboxStore, history, sandboxes_in};
+use super::{Context, ControllerError, RecordStore, SandboxStore, history, leftovers, sandboxes_in};
 use crate::api::{Admitted, Phase, PhaseRun, RunState, TargetRef, labels};
 use crate::engine::index::RunEntry;
 use crate::engine::life::{self, Admission, Event, Fate, Stored};
@@ -56,6 +56,9 @@ pub async fn follow(context: Arc<Context>, sandboxes: SandboxStore, records: Rec
             tidied = Instant::now();
             if let Err(error) = tidy(&context, &sandboxes, &records).await {
                 tracing::warn!(error = with_causes(&error), "the history of runs could not be tidied");
+            }
+            if let Err(error) = leftovers::sweep(&context).await {
+                tracing::warn!(error = with_causes(&error), "pods that runs have left stay for now");
             }
         }
         tokio::select! {

@@ -1,0 +1,57 @@
+//! Pods whose run has ended and whose executor died before it could delete them.
+
+use super::{Context, ControllerError};
+use crate::api::labels;
+use crate::engine::index::RunEntry;
+use crate::engine::{is_status, life};
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{DeleteParams, ListParams, ObjectMeta};
+use kube::{Api, ResourceExt};
+use std::time::Duration;
+
+/// So long a run's executor has to delete its pods itself.
+const LEFT_AFTER: Duration = Duration::from_secs(20);
+
+/// Deletes the pods that runs have left.
+pub async fn sweep(context: &Context) -> Result<(), ControllerError> {
+    let pods: Api<Pod> = Api::all(context.client.clone());
+    let of_runs = ListParams::default().labels(labels::RUN);
+    let found = pods.list_metadata(&of_runs).await.map_err(ControllerError::api("list the pods of runs"))?;
+    for pod in found.iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()) {
+        let owners = pod.metadata.owner_references.iter().flatten();
+        let run = owners.filter_map(|owner| context.engine.index.get(&owner.name)).find(|run| owns(run, &pod.metadata));
+        let Some(run) = run.filter(|run| is_left(run, Timestamp::now())) else { continue };
+        let of_namespace: Api<Pod> = Api::namespaced(context.client.clone(), &pod.namespace().unwrap_or_default());
+        tracing::info!(pod = pod.name_any(), run = run.name, "deleting a pod that an ended run has left");
+        match of_namespace.delete(&pod.name_any(), &DeleteParams::default().grace_period(1)).await {
+            Ok(_) => {}
+            Err(error) if is_status(&error, 404) => {}
+            Err(error) => return Err(ControllerError::api("delete a pod that an ended run has left")(error)),
+        }
+    }
+    Ok(())
+}
+
+fn owns(run: &RunEntry, pod: &ObjectMeta) -> bool {
+    pod.owner_references.iter().flatten().any(|owner| owner.uid == run.id)
+}
+
+fn is_left(run: &RunEntry, now: Timestamp) -> bool {
+    !run.state.is_open() && life::since(run.finished_at, now) > LEFT_AFTER
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::RunState;
+
+    #[test]
+    fn a_pod_is_left_a_while_after_its_run_has_ended() {
+        let at = |second: i64| Timestamp::from_second(second).unwrap();
+        let run = |state, finished_at| RunEntry { state, finished_at, ..RunEntry::default() };
+        assert!(is_left(&run(RunState::Succeeded, Some(at(0))), at(21)));
+        assert!(!is_left(&run(RunState::Succeeded, Some(at(0))), at(19)));
+        assert!(!is_left(&run(RunState::Running, None), at(99)));
+    }
+}
