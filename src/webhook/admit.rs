@@ -247,10 +247,14 @@ impl Admission {
         let cleared = self.holder.clear_way(&self.engine, target, &keys, requester.stored.as_ref(), until);
         match tokio::time::timeout_at(deadline + timing::ANSWER_MARGIN / 2, cleared).await {
             Ok(Ok(None)) => Ok(()),
-            Ok(Ok(Some(Obstacle::Undecided(run)))) => Err(busy(&format!(
-                "another change of {} {target} was let through moments ago and is not stored yet (run {run})",
-                target.kind
-            ))),
+            Ok(Ok(Some(Obstacle::Undecided(run)))) => {
+                let gap = waits::gap_until_decided(&self.engine.index, &run);
+                let kind = &target.kind;
+                let why = format!(
+                    "another change of {kind} {target} was let through moments ago and is not stored yet (run {run})"
+                );
+                Err(later(&why, gap))
+            }
             Ok(Ok(Some(Obstacle::Open(run) | Obstacle::Superseded(run)))) => {
                 let gap = waits::gap_until(&self.engine.index, self.engine.index.get(&run).as_deref(), held);
                 let kind = &target.kind;
@@ -300,9 +304,12 @@ impl Admission {
                 let text = message::still_running(&entry.name, phase.slug(), &target, current, why, ran);
                 Err(Answer::later(text, timing::retry_after(waiting)))
             }
-            Ok(Outcome::Undecided(run)) => Err(busy(&format!(
-                "this change of {target} was let through moments ago and whether it is stored is not known yet (run {run})"
-            ))),
+            Ok(Outcome::Undecided(run)) => {
+                let why = format!(
+                    "this change of {target} was let through moments ago and whether it is stored is not known yet (run {run})"
+                );
+                Err(later(&why, waits::gap_until_decided(&self.engine.index, &run)))
+            }
             Ok(Outcome::Undoing(undo)) => {
                 let gap = waits::gap_until(&self.engine.index, self.engine.index.get(&undo).as_deref(), held);
                 let why = "an earlier attempt of this change failed and is being undone";

@@ -15,6 +15,9 @@ const FORGOTTEN_AFTER: Duration = Duration::from_secs(300);
 /// The pause before a client comes again that could not be served now.
 pub const SHORTEST: Duration = Duration::from_secs(2);
 
+/// How long it may take until it is known whether a change was stored: the grace, and a new leader's first look.
+const DECIDED_WITHIN: Duration = Duration::from_secs(90);
+
 struct Asked {
     first: Instant,
     last: Instant,
@@ -52,6 +55,16 @@ pub fn waiting(index: &RunIndex, run: &RunEntry, held: bool) -> Waiting {
     }
 }
 
+/// When to come again for a change that waits until it is known whether another one was stored. Its own clock tells how
+/// long that takes already, so that every replica says the same.
+pub fn gap_until_decided(index: &RunIndex, run: &str) -> Duration {
+    let ended = index
+        .get(run)
+        .and_then(|run| run.admitted.as_ref().and_then(|a| a.at.as_ref().map(|at| at.0)).or(run.finished_at));
+    let elapsed = ended.map_or(Duration::ZERO, |ended| life::since(Some(ended), Timestamp::now()));
+    timing::retry_after(Waiting { limit: DECIDED_WITHIN, elapsed, usual: None, hold: Duration::ZERO }).max(SHORTEST)
+}
+
 /// When to come again for a change that waits for a run of another one, so that one command covers that run too.
 pub fn gap_until(index: &RunIndex, run: Option<&RunEntry>, held: bool) -> Duration {
     let open = run.filter(|run| run.state.is_open());
@@ -61,6 +74,26 @@ pub fn gap_until(index: &RunIndex, run: Option<&RunEntry>, held: bool) -> Durati
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_command_covers_the_time_until_a_change_is_decided() {
+        let gap = |elapsed: u64| {
+            timing::retry_after(Waiting {
+                limit: DECIDED_WITHIN,
+                elapsed: Duration::from_secs(elapsed),
+                usual: None,
+                hold: Duration::ZERO,
+            })
+            .max(SHORTEST)
+        };
+        let mut elapsed = Duration::ZERO;
+        // Ten gaps lie between eleven attempts.
+        for _ in 0..10 {
+            elapsed += gap(elapsed.as_secs());
+        }
+        assert!(elapsed >= DECIDED_WITHIN, "{elapsed:?}");
+        assert_eq!(gap_until_decided(&RunIndex::default(), "unknown"), gap(0));
+    }
 
     #[test]
     fn who_waits_for_the_first_time_comes_again_soon_and_others_do_not_count() {
