@@ -36,7 +36,7 @@ pub async fn advance(
 ) -> Result<(Progress, Option<Duration>), ControllerError> {
     loop {
         if let Some(owed) = record.spec.owed.clone() {
-            match run_owed(context, &owed).await? {
+            match run_owed(context, record, &owed).await? {
                 Owed::Waiting { progress, after } => return Ok((progress, after)),
                 // The record goes next, and whoever finds it before that must find that nothing is owed but this.
                 Owed::Ended if owed.deletion => return Ok((Progress::Complete, None)),
@@ -194,7 +194,7 @@ fn next_change(record: &SandboxRecordSpec, deleted: bool) -> Option<NextChange<'
     }
 }
 
-async fn run_owed(context: &Context, owed: &OwedPhases) -> Result<Owed, ControllerError> {
+async fn run_owed(context: &Context, record: &mut SandboxRecord, owed: &OwedPhases) -> Result<Owed, ControllerError> {
     for spec in &owed.runs {
         let latest = context.engine.index.latest(&spec.key).filter(|latest| latest.attempt >= spec.attempt);
         let Some(latest) = latest else {
@@ -211,6 +211,9 @@ async fn run_owed(context: &Context, owed: &OwedPhases) -> Result<Owed, Controll
                 let pause = FIRST_PAUSE * 4_u32.pow(tries - 1);
                 let waited = life::since(latest.finished_at, Timestamp::now());
                 if waited >= pause {
+                    // Refused where the record is another by now: a leader that stood still learns here that others have
+                    // gone on.
+                    save(context, record).await?;
                     context.engine.begin(PhaseRunSpec { attempt: latest.attempt + 1, ..spec.clone() }, None).await?;
                     return Ok(Owed::Waiting { progress: Progress::Running(spec.phase), after: None });
                 }
