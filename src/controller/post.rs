@@ -34,9 +34,10 @@ pub async fn advance(
     ready: bool,
     deleted: bool,
 ) -> Result<(Progress, Option<Duration>), ControllerError> {
+    let mut is_just_saved = false;
     loop {
         if let Some(owed) = record.spec.owed.clone() {
-            match run_owed(context, record, &owed).await? {
+            match run_owed(context, record, &owed, is_just_saved).await? {
                 Owed::Waiting { progress, after } => return Ok((progress, after)),
                 // The record goes next, and whoever finds it before that must find that nothing is owed but this.
                 Owed::Ended if owed.deletion => return Ok((Progress::Complete, None)),
@@ -81,6 +82,7 @@ pub async fn advance(
         } else {
             record.spec.owed = Some(OwedPhases { object, deletion: deleted, runs: owed });
             save(context, record).await?;
+            is_just_saved = true;
         }
     }
 }
@@ -194,10 +196,19 @@ fn next_change(record: &SandboxRecordSpec, deleted: bool) -> Option<NextChange<'
     }
 }
 
-async fn run_owed(context: &Context, record: &mut SandboxRecord, owed: &OwedPhases) -> Result<Owed, ControllerError> {
+async fn run_owed(
+    context: &Context,
+    record: &mut SandboxRecord,
+    owed: &OwedPhases,
+    is_just_saved: bool,
+) -> Result<Owed, ControllerError> {
     for spec in &owed.runs {
         let latest = context.engine.index.latest(&spec.key).filter(|latest| latest.attempt >= spec.attempt);
         let Some(latest) = latest else {
+            // Refused where the record is another by now: a leader that stood still learns here that others have gone on.
+            if !is_just_saved {
+                save(context, record).await?;
+            }
             context.engine.begin(spec.clone(), None).await?;
             return Ok(Owed::Waiting { progress: Progress::Running(spec.phase), after: None });
         };
@@ -211,8 +222,6 @@ async fn run_owed(context: &Context, record: &mut SandboxRecord, owed: &OwedPhas
                 let pause = FIRST_PAUSE * 4_u32.pow(tries - 1);
                 let waited = life::since(latest.finished_at, Timestamp::now());
                 if waited >= pause {
-                    // Refused where the record is another by now: a leader that stood still learns here that others have
-                    // gone on.
                     save(context, record).await?;
                     context.engine.begin(PhaseRunSpec { attempt: latest.attempt + 1, ..spec.clone() }, None).await?;
                     return Ok(Owed::Waiting { progress: Progress::Running(spec.phase), after: None });
