@@ -72,15 +72,15 @@ fn w11_attempts_that_land_elsewhere_join_and_one_replica_or_all_of_them_may_die(
 }
 
 /// Begins to create sandboxes whose pre-create takes long, until one of them is executed by another replica than this;
-/// returns its name and its run.
-fn executed_beside(space: &Space, leader: &str, manifest: &str) -> (String, serde_json::Value) {
+/// returns its name, its run and the command that made it.
+fn executed_beside(space: &Space, leader: &str, manifest: &str) -> (String, serde_json::Value, JoinHandle<Outcome>) {
     for n in 0..20 {
         let name = format!("y{n}");
         let manifest = manifest.replace("{name: x,", &format!("{{name: {name},"));
-        begin(move || apply(&manifest));
+        let creating = begin(move || apply(&manifest));
         let run = running_of(space, &name, "PreCreate", 1);
         if executor(&run) != leader {
-            return (name, run);
+            return (name, run, creating);
         }
     }
     panic!("the leader executes everything");
@@ -97,7 +97,7 @@ fn w28_replicas_that_are_paused_past_their_leases_are_replaced_and_do_no_harm_wh
     let pods = Watch::new(&[&["pods", "-n", SLUICE, "-l", "sluice.dev/run"]]);
     let slow_before = sandbox_of(&space, "before", &[("preCreate", steps)]);
     let leading = leader();
-    let (held, before) = executed_beside(&space, &leading, &slow_before);
+    let (held, before, creating) = executed_beside(&space, &leading, &slow_before);
     apply(&sandbox_with(&space, &[("postCreate", steps)])).ok();
     let owed = running(&space, "PostCreate", 1);
     assert_eq!(executor(&owed), leading, "post-phases are the leader's");
@@ -127,6 +127,9 @@ fn w28_replicas_that_are_paused_past_their_leases_are_replaced_and_do_no_harm_wh
     for paused in paused {
         paused.wake();
     }
+    // Two commands at once would race for the create, and the second be told that it exists already. What the first was
+    // told matters to nobody: its replica may have stood still.
+    creating.join().unwrap();
     apply(&slow_before.replace("{name: x,", &format!("{{name: {held},"))).ok();
     for name in ["x", "late", &held] {
         space.settle(name);
