@@ -1,7 +1,8 @@
 //! Two and three replicas: they share the work, and one that dies, stops or goes harms nobody.
 
 use crate::cluster::{
-    Event, SLUICE, Space, Watch, apply, condition, eventually, get, kubectl, kubectl_file, list, step_image, witnesses,
+    Event, Outcome, SLUICE, Space, Watch, apply, condition, eventually, get, kubectl, kubectl_file, list, step_image,
+    witnesses,
 };
 use crate::server::{Paused, SOON, Scaled, crash_of, executor, leader, names, rolled_out, signal};
 use crate::sleepers::{THREE, begin, begun, once, running, running_of, sandbox_of, sandbox_with};
