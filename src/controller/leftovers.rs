@@ -3,11 +3,12 @@
 use super::{Context, ControllerError};
 use crate::api::labels;
 use crate::engine::index::RunEntry;
-use crate::engine::{is_status, life};
+use crate::engine::{delete_pod, is_of, life};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{DeleteParams, ListParams, ObjectMeta};
+use kube::api::ListParams;
 use kube::{Api, ResourceExt};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// So long a run's executor has to delete its pods itself.
@@ -20,21 +21,15 @@ pub async fn sweep(context: &Context) -> Result<(), ControllerError> {
     let found = pods.list_metadata(&of_runs).await.map_err(ControllerError::api("list the pods of runs"))?;
     for pod in found.iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()) {
         let owners = pod.metadata.owner_references.iter().flatten();
-        let run = owners.filter_map(|owner| context.engine.index.get(&owner.name)).find(|run| owns(run, &pod.metadata));
+        let is_its = |run: &Arc<RunEntry>| is_of(&pod.metadata, &run.name, &run.id);
+        let run = owners.filter_map(|owner| context.engine.index.get(&owner.name)).find(is_its);
         let Some(run) = run.filter(|run| is_left(run, Timestamp::now())) else { continue };
         let of_namespace: Api<Pod> = Api::namespaced(context.client.clone(), &pod.namespace().unwrap_or_default());
         tracing::info!(pod = pod.name_any(), run = run.name, "deleting a pod that an ended run has left");
-        match of_namespace.delete(&pod.name_any(), &DeleteParams::default().grace_period(1)).await {
-            Ok(_) => {}
-            Err(error) if is_status(&error, 404) => {}
-            Err(error) => return Err(ControllerError::api("delete a pod that an ended run has left")(error)),
-        }
+        let deleted = delete_pod(&of_namespace, &pod.name_any()).await;
+        deleted.map_err(ControllerError::api("delete a pod that an ended run has left"))?;
     }
     Ok(())
-}
-
-fn owns(run: &RunEntry, pod: &ObjectMeta) -> bool {
-    pod.owner_references.iter().flatten().any(|owner| owner.uid == run.id)
 }
 
 fn is_left(run: &RunEntry, now: Timestamp) -> bool {

@@ -3,10 +3,9 @@
 
 use super::error::{StepError, has_no_namespace, is_terminating};
 use super::objects::Objects;
-use super::repeat;
+use super::{repeat, values};
 use crate::api::{Apply, ObjectRef, ObjectTemplate, TargetRef, labels};
 use crate::plan::scope::Scope;
-use crate::plan::template::Template;
 use kube::api::{PatchParams, ValidationDirective};
 use kube::core::params::Patch;
 use serde_json::{Value, json};
@@ -51,18 +50,17 @@ impl Applier<'_> {
 
     /// Every object of the step, its expressions evaluated.
     pub async fn render(&self, apply: &Apply, scope: &Scope) -> Result<Vec<Manifest>, StepError> {
-        let failed = |error: &dyn std::error::Error| StepError::Failed(error.to_string());
         let scopes = repeat::scopes(apply.for_each.as_deref(), apply.as_.as_deref(), scope).await?;
         let mut manifests: Vec<Manifest> = Vec::new();
         for (index, manifest) in apply.manifests.iter().enumerate() {
-            let template =
-                Template::parse_at(&format!("apply.manifests[{index}]"), manifest).map_err(|e| failed(&e))?;
+            let field = format!("apply.manifests[{index}]");
+            let template = values::template(&field, manifest)?;
             for scope in &scopes {
-                let object = template.render_bounded(scope).await.map_err(|e| failed(&e))?;
+                let object = values::rendered(&template, scope).await?;
                 let manifest = self.complete(object, index).await?;
                 if manifests.iter().any(|other| other.reference == manifest.reference) {
                     return Err(StepError::Failed(format!(
-                        "apply.manifests[{index}]: {} is made twice: its name must tell the items of forEach apart",
+                        "{field}: {} is made twice: its name must tell the items of forEach apart",
                         manifest.reference
                     )));
                 }

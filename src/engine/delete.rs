@@ -2,13 +2,12 @@
 
 use super::error::StepError;
 use super::objects::Objects;
-use super::repeat;
+use super::{repeat, values};
 use crate::api::{Delete, ObjectRef, ObjectTemplate};
 use crate::plan::scope::Scope;
-use crate::plan::template::Template;
 use serde_json::json;
 
-/// The objects of the step, its expressions evaluated. A kind that the cluster does not serve has none.
+/// The objects of the step, its expressions evaluated.
 pub async fn render(
     objects: &Objects<'_>,
     delete: &Delete,
@@ -32,9 +31,7 @@ pub async fn render(
 
 /// The names of an object, their expressions evaluated.
 pub async fn rendered(object: &ObjectTemplate, field: &str, scope: &Scope) -> Result<ObjectTemplate, StepError> {
-    let failed = |error: &dyn std::error::Error| StepError::Failed(error.to_string());
-    let template = Template::parse_at(field, &json!(object)).map_err(|e| failed(&e))?;
-    let value = template.render_bounded(scope).await.map_err(|e| failed(&e))?;
+    let value = values::rendered(&values::template(field, &json!(object))?, scope).await?;
     serde_json::from_value(value).map_err(|e| StepError::Failed(format!("{field}: {e}: every field must be a string")))
 }
 

@@ -90,8 +90,7 @@ impl RunEntry {
 
     /// Whether it is a pre-phase that passed, and its change not known to be stored or given up.
     pub fn awaits_commit(&self) -> bool {
-        let passed = self.state == RunState::Succeeded || (self.state == RunState::Failed && self.ignorable);
-        self.phase.is_some_and(Phase::is_pre) && self.compensates.is_none() && passed
+        life::Role::of(self).awaits_commit(self.state, self.ignorable)
     }
 
     /// Whether what it did is to be undone, and that has not succeeded yet.

@@ -2,13 +2,12 @@
 
 use super::error::StepError;
 use super::objects::Objects;
-use super::values;
+use super::values::{self, rendered, template};
 use crate::agent::protocol::OUTPUT_LIMIT;
 use crate::api::{Http, HttpMethod};
 use crate::plan::http::{self as rules, Allowed};
 use crate::plan::message::{self, with_causes};
 use crate::plan::scope::Scope;
-use crate::plan::template::Template;
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use k8s_openapi::jiff::Timestamp;
@@ -67,7 +66,7 @@ impl Call {
         let body = match (&http.json, &http.body) {
             (Some(json), _) => {
                 headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-                rendered("http.json", json, scope).await?.to_string().into_bytes()
+                rendered(&template("http.json", json)?, scope).await?.to_string().into_bytes()
             }
             (None, Some(body)) => text("http.body", body, scope).await?.into_bytes(),
             (None, None) => Vec::new(),
@@ -210,14 +209,8 @@ fn client(authority: Option<&[u8]>) -> Result<Client, String> {
         .map_err(|e| with_causes(&e))
 }
 
-async fn rendered(field: &str, value: &Value, scope: &Scope) -> Result<Value, StepError> {
-    let failed = |error: &dyn std::error::Error| StepError::Failed(error.to_string());
-    let template = Template::parse_at(field, value).map_err(|e| failed(&e))?;
-    template.render_bounded(scope).await.map_err(|e| failed(&e))
-}
-
 async fn text(field: &str, value: &str, scope: &Scope) -> Result<String, StepError> {
-    Ok(match rendered(field, &json!(value), scope).await? {
+    Ok(match rendered(&template(field, &json!(value))?, scope).await? {
         Value::String(text) => text,
         Value::Null => return Err(StepError::Failed(format!("{field}: is null"))),
         other => other.to_string(),

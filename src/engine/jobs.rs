@@ -141,7 +141,7 @@ impl Execution {
         }
     }
 
-    fn known_outputs(&self) -> MutexGuard<'_, Outputs> {
+    pub(super) fn known_outputs(&self) -> MutexGuard<'_, Outputs> {
         self.outputs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -34,8 +34,10 @@ pub use begin::Guard;
 pub use error::{EngineError, is_status};
 pub use outcome::Outcomes;
 pub use pod_template::PodSettings;
+pub use script::delete_pod;
 pub use warm::follow_warm;
 pub use watch::{all, follow_replicas, follow_runs};
+pub use whose::is_of;
 
 use crate::api::{ObjectRef, PhaseRun, PhaseRunSpec, labels};
 use crate::plan::http::Allowed;

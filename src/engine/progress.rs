@@ -168,21 +168,21 @@ impl Execution {
 
     /// Why a step failed, fit to be read by everybody.
     fn masked(&self, why: &str) -> String {
-        let known = self.outputs.lock().unwrap_or_else(PoisonError::into_inner);
-        message::cut(&known.masked(why), 1024)
+        message::cut(&self.known_outputs().masked(why), 1024)
     }
 
     pub(super) fn failed(&mut self, index: usize, failure: Failure) {
         let (resource, step) = self.layout[index];
         let tolerated = step.is_some_and(|step| self.run.spec.resources[resource].steps[step].continue_on_error);
-        let known = self.outputs.lock().unwrap_or_else(PoisonError::into_inner);
+        let message = self.masked(&with_causes(&failure.error));
+        let log = failure.log.map(|log| message::tail(&self.known_outputs().masked(&log), LOG_LIMIT / 2));
         let status = &mut self.status.steps[index];
         status.state = StepState::Failed;
         status.tolerated = tolerated;
         status.finished_at = Some(now());
         status.exit_code = failure.exit_code;
-        status.message = Some(message::cut(&known.masked(&with_causes(&failure.error)), 1024));
-        status.log = failure.log.map(|log| message::tail(&known.masked(&log), LOG_LIMIT / 2));
+        status.message = Some(message);
+        status.log = log;
     }
 
     /// What the pod of a step waits for, where it has not begun.

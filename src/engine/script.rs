@@ -82,6 +82,14 @@ impl ScriptPods {
     }
 }
 
+/// Deletes a pod whose scripts are done with; one that is gone is no failure.
+pub async fn delete_pod(pods: &Api<Pod>, name: &str) -> Result<(), kube::Error> {
+    match pods.delete(name, &DeleteParams::default().grace_period(1)).await {
+        Err(error) if !is_status(&error, 404) => Err(error),
+        _ => Ok(()),
+    }
+}
+
 /// Deletes every pod of an ended run.
 pub async fn delete_pods(client: &Client, run: &PhaseRun, own_namespace: &str) -> Result<(), EngineError> {
     let mut namespaces: Vec<&str> = run
@@ -98,11 +106,7 @@ pub async fn delete_pods(client: &Client, run: &PhaseRun, own_namespace: &str) -
         let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
         let listed = pods.list_metadata(&of_run).await.map_err(EngineError::api("list the pods of an ended run"))?;
         for pod in listed.iter().filter(|pod| belongs_to(&pod.metadata, run)) {
-            match pods.delete(&pod.name_any(), &DeleteParams::default().grace_period(1)).await {
-                Ok(_) => {}
-                Err(error) if is_status(&error, 404) => {}
-                Err(error) => return Err(EngineError::api("delete a pod of an ended run")(error)),
-            }
+            delete_pod(&pods, &pod.name_any()).await.map_err(EngineError::api("delete a pod of an ended run"))?;
         }
     }
     Ok(())

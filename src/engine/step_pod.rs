@@ -3,6 +3,7 @@
 use super::Engine;
 use super::error::{StepError, is_status};
 use super::pod_template::{self, Assignment, TemplateError};
+use super::script::delete_pod;
 use super::warm::{self, Claim};
 use super::whose::{belongs_to, number};
 use crate::agent::AGENT_DIR;
@@ -14,7 +15,7 @@ use crate::plan::overlay::MAIN;
 use crate::plan::pod::{self, PodState};
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::{Pod, PodTemplateSpec};
-use kube::api::{AttachParams, AttachedProcess, DeleteParams, ListParams, PostParams};
+use kube::api::{AttachParams, AttachedProcess, ListParams, PostParams};
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Resource, ResourceExt};
 use std::pin::pin;
@@ -134,11 +135,8 @@ impl StepPod {
     pub async fn end(&self) {
         let name = self.connected.lock().await.name.take();
         let Some(name) = name else { return };
-        match self.pods.delete(&name, &DeleteParams::default().grace_period(1)).await {
-            Err(error) if !is_status(&error, 404) => {
-                tracing::debug!(pod = name, error = with_causes(&error), "a pod stays until the run has ended");
-            }
-            _ => {}
+        if let Err(error) = delete_pod(&self.pods, &name).await {
+            tracing::debug!(pod = name, error = with_causes(&error), "a pod stays until the run has ended");
         }
     }
 

@@ -7,6 +7,7 @@ use crate::agent::protocol::OUTPUT_LIMIT;
 use crate::api::{KeyRef, ObjectRef, Step};
 use crate::plan::expression::Expression;
 use crate::plan::scope::Scope;
+use crate::plan::template::Template;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
@@ -19,6 +20,16 @@ pub fn bytes(value: Value) -> Vec<u8> {
         Value::Null => Vec::new(),
         other => other.to_string().into_bytes(),
     }
+}
+
+/// A value of a step, which stands at `field`, as a template.
+pub fn template(field: &str, value: &Value) -> Result<Template, StepError> {
+    Template::parse_at(field, value).map_err(|e| StepError::Failed(e.to_string()))
+}
+
+/// A template with its expressions filled in.
+pub async fn rendered(template: &Template, scope: &Scope) -> Result<Value, StepError> {
+    template.render_bounded(scope).await.map_err(|e| StepError::Failed(e.to_string()))
 }
 
 /// The outputs that a step's expressions make of what it saw, which they know as `name`.

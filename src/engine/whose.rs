@@ -12,9 +12,13 @@ pub fn number(pod: &ObjectMeta, part: &str) -> Option<u32> {
 /// Whether a pod is this run's own. Its name and its labels can be anybody's; its owner is written by who made it for
 /// this very run.
 pub fn belongs_to(pod: &ObjectMeta, run: &PhaseRun) -> bool {
-    let labelled = pod.labels.as_ref().and_then(|all| all.get(labels::RUN)) == Some(&labels::value(&run.name_any()));
-    let owners = pod.owner_references.iter().flatten();
-    labelled && run.uid().is_some_and(|uid| owners.into_iter().any(|owner| owner.uid == uid))
+    run.uid().is_some_and(|uid| is_of(pod, &run.name_any(), &uid))
+}
+
+/// [`belongs_to`], of a run by its name and its UID.
+pub fn is_of(pod: &ObjectMeta, run: &str, uid: &str) -> bool {
+    let labelled = pod.labels.as_ref().and_then(|all| all.get(labels::RUN)) == Some(&labels::value(run));
+    labelled && pod.owner_references.iter().flatten().any(|owner| owner.uid == uid)
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! What steps do without a pod: `delete`, `wait` and `http`; Secrets and ConfigMaps as inputs; failures that are tolerated.
 
-use crate::cluster::{Outcome, SLUICE, Space, apply, eventually, keeps, kubectl, kubectl_file, step_image};
+use crate::cluster::{Outcome, SLUICE, Space, apply, eventually, keeps, kubectl, kubectl_file, step, step_image};
 use serde_json::Value;
 use std::time::Duration;
 
@@ -49,10 +49,6 @@ data: {{region: north}}
 
 fn make(space: &Space, plugin: &str) -> Outcome {
     apply(&space.sandbox("x", &format!("  resources: [{{name: r, plugin: {plugin}}}]")))
-}
-
-fn step<'a>(run: &'a Value, name: &str) -> &'a Value {
-    run["status"]["steps"].as_array().unwrap().iter().find(|step| step["step"] == name).unwrap()
 }
 
 fn config_map(space: &Space, name: &str, data: &str) {

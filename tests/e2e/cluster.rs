@@ -301,6 +301,16 @@ pub fn step_image() -> String {
         .unwrap_or_else(|_| panic!("SLUICE_TEST_STEP_IMAGE must name an image with sh: run `make e2e`"))
 }
 
+/// A step of a run, as its status has it.
+pub fn step<'a>(run: &'a Value, name: &str) -> &'a Value {
+    run["status"]["steps"].as_array().unwrap().iter().find(|step| step["step"] == name).unwrap()
+}
+
+/// The end of what a step printed.
+pub fn log<'a>(run: &'a Value, name: &str) -> &'a str {
+    step(run, name)["log"].as_str().unwrap_or_default()
+}
+
 /// A condition of an object.
 pub fn condition(object: &Value, kind: &str) -> Option<Value> {
     object["status"]["conditions"].as_array()?.iter().find(|c| c["type"] == kind).cloned()

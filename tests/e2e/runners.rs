@@ -1,22 +1,12 @@
 //! What a plugin's runner says of its pods: what is laid over their template, and who shares one.
 
-use crate::cluster::{SLUICE, Space, apply, eventually, kubectl, list, plugin, step_image};
+use crate::cluster::{SLUICE, Space, apply, eventually, kubectl, list, log, plugin, step_image};
 use crate::raw::Proxy;
 use crate::server::{crash, fresh};
 use crate::sleepers::{THREE, begin, begun, of_run, once, sandbox_in};
-use serde_json::Value;
 use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(60);
-
-/// A step of a run, as its status has it.
-fn step<'a>(run: &'a Value, name: &str) -> &'a Value {
-    run["status"]["steps"].as_array().unwrap().iter().find(|step| step["step"] == name).unwrap()
-}
-
-fn log<'a>(run: &'a Value, name: &str) -> &'a str {
-    step(run, name)["log"].as_str().unwrap_or_default()
-}
 
 #[test]
 fn what_a_plugin_lays_over_the_pod_template_is_what_its_scripts_find() {

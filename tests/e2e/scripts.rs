@@ -1,7 +1,6 @@
 //! `script` steps: what they are given, what they leave, in which order, and how they fail.
 
-use crate::cluster::{EDITOR, Outcome, SLUICE, Space, apply, eventually, kubectl, list, step_image};
-use serde_json::Value;
+use crate::cluster::{EDITOR, Outcome, SLUICE, Space, apply, eventually, kubectl, list, log, step, step_image};
 use std::time::Duration;
 
 /// A plugin's spec with an image, from these lines.
@@ -12,15 +11,6 @@ fn scripted(more: &str) -> String {
 /// Applies the sandbox `x` with one resource `r` of this plugin.
 fn make(space: &Space, plugin: &str, more: &str) -> Outcome {
     apply(&space.sandbox("x", &format!("  resources: [{{name: r, plugin: {plugin}}}]\n{more}")))
-}
-
-/// A step of a run, as its status has it.
-fn step<'a>(run: &'a Value, name: &str) -> &'a Value {
-    run["status"]["steps"].as_array().unwrap().iter().find(|step| step["step"] == name).unwrap()
-}
-
-fn log<'a>(run: &'a Value, name: &str) -> &'a str {
-    step(run, name)["log"].as_str().unwrap_or_default()
 }
 
 /// The denial of a sandbox whose plugin's pre-create is this.

@@ -30,6 +30,22 @@ impl Role {
     pub const fn precedes(self) -> bool {
         matches!(self, Role::Pre | Role::Deletion)
     }
+
+    /// Whether a run of this role and state has done its work, and only what is stored tells what becomes of it.
+    pub fn awaits_commit(self, state: RunState, ignorable: bool) -> bool {
+        let passed = state == RunState::Succeeded || (state == RunState::Failed && ignorable);
+        passed && self.precedes()
+    }
+
+    /// What a run is for.
+    pub fn of(run: &RunEntry) -> Self {
+        match (&run.compensates, run.phase) {
+            (Some(_), _) => Role::Undo,
+            (None, _) if run.removes_target => Role::Deletion,
+            (None, Some(phase)) if phase.is_pre() => Role::Pre,
+            _ => Role::Post,
+        }
+    }
 }
 
 /// A request that was let through on the strength of a run.
@@ -202,8 +218,7 @@ pub fn transition(life: &Life, event: &Event) -> Result<(Life, Vec<Effect>), Ref
 
 /// Whether a run has done its work, and only what is stored tells what becomes of it.
 fn awaits_commit(life: &Life) -> bool {
-    let passed = life.state == RunState::Succeeded || (life.state == RunState::Failed && life.ignorable);
-    passed && life.role.precedes()
+    life.role.awaits_commit(life.state, life.ignorable)
 }
 
 impl Life {
@@ -259,14 +274,8 @@ impl Life {
 
 impl From<&RunEntry> for Life {
     fn from(run: &RunEntry) -> Self {
-        let role = match (&run.compensates, run.phase) {
-            (Some(_), _) => Role::Undo,
-            (None, _) if run.removes_target => Role::Deletion,
-            (None, Some(phase)) if phase.is_pre() => Role::Pre,
-            _ => Role::Post,
-        };
         Self {
-            role,
+            role: Role::of(run),
             state: run.state,
             executor: run.executor.as_deref().map(str::to_owned),
             takeovers: run.takeovers,
