@@ -62,6 +62,10 @@ pub fn gap_until_decided(index: &RunIndex, run: &str) -> Duration {
         .get(run)
         .and_then(|run| run.admitted.as_ref().and_then(|a| a.at.as_ref().map(|at| at.0)).or(run.finished_at));
     let elapsed = ended.map_or(Duration::ZERO, |ended| life::since(Some(ended), Timestamp::now()));
+    decided_gap(elapsed)
+}
+
+fn decided_gap(elapsed: Duration) -> Duration {
     timing::retry_after(Waiting { limit: DECIDED_WITHIN, elapsed, usual: None, hold: Duration::ZERO }).max(SHORTEST)
 }
 
@@ -77,22 +81,13 @@ mod tests {
 
     #[test]
     fn one_command_covers_the_time_until_a_change_is_decided() {
-        let gap = |elapsed: u64| {
-            timing::retry_after(Waiting {
-                limit: DECIDED_WITHIN,
-                elapsed: Duration::from_secs(elapsed),
-                usual: None,
-                hold: Duration::ZERO,
-            })
-            .max(SHORTEST)
-        };
         let mut elapsed = Duration::ZERO;
         // Ten gaps lie between eleven attempts.
         for _ in 0..10 {
-            elapsed += gap(elapsed.as_secs());
+            elapsed += decided_gap(elapsed);
         }
         assert!(elapsed >= DECIDED_WITHIN, "{elapsed:?}");
-        assert_eq!(gap_until_decided(&RunIndex::default(), "unknown"), gap(0));
+        assert_eq!(gap_until_decided(&RunIndex::default(), "unknown"), decided_gap(Duration::ZERO));
     }
 
     #[test]
