@@ -7,6 +7,7 @@ pub mod agent;
 pub mod api;
 pub mod certs;
 pub mod cli;
+pub mod client;
 pub mod controller;
 pub mod engine;
 mod memory;

@@ -130,6 +130,18 @@ pub struct Input {
     pub as_: Option<InputAs>,
 }
 
+impl Input {
+    /// The environment variable that holds the value: the one that `as` names; without `as` the name in capitals, with `_`
+    /// for what a variable's name cannot have.
+    pub fn variable(&self) -> Option<String> {
+        let letter = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' };
+        match &self.as_ {
+            Some(to) => to.env.clone(),
+            None => Some(self.name.chars().map(letter).collect()),
+        }
+    }
+}
+
 /// An output of a step.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]

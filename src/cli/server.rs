@@ -148,7 +148,7 @@ async fn client() -> anyhow::Result<Client> {
     let mut config = kube::Config::infer().await.context("there is neither a kubeconfig nor a service account")?;
     config.read_timeout = Some(READ_TIMEOUT);
     config.connect_timeout = Some(Duration::from_secs(5));
-    Ok(Client::try_from(config)?)
+    Ok(crate::client::connect(config)?)
 }
 
 async fn serve(args: ServerArgs) -> anyhow::Result<ExitCode> {

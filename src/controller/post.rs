@@ -3,7 +3,7 @@
 use super::status::Progress;
 use super::{Context, ControllerError};
 use crate::api::{OwedPhases, Phase, PhaseRunSpec, RunState, SandboxRecord, SandboxRecordSpec, SandboxResource};
-use crate::engine::Engine;
+use crate::engine::{Engine, Guard};
 use crate::engine::life;
 use crate::plan::plugins::Plugins;
 use crate::plan::runs::{self, Change, PlanError, PlannedRun, Side};
@@ -202,6 +202,7 @@ async fn run_owed(
     owed: &OwedPhases,
     is_just_saved: bool,
 ) -> Result<Owed, ControllerError> {
+    let guard = || owed.deletion.then_some(Guard::Deletion);
     for spec in &owed.runs {
         let latest = context.engine.index.latest(&spec.key).filter(|latest| latest.attempt >= spec.attempt);
         let Some(latest) = latest else {
@@ -209,7 +210,7 @@ async fn run_owed(
             if !is_just_saved {
                 save(context, record).await?;
             }
-            context.engine.begin(spec.clone(), None).await?;
+            context.engine.begin(spec.clone(), guard()).await?;
             return Ok(Owed::Waiting { progress: Progress::Running(spec.phase), after: None });
         };
         let tries = latest.attempt - spec.attempt + 1;
@@ -223,7 +224,7 @@ async fn run_owed(
                 let waited = life::since(latest.finished_at, Timestamp::now());
                 if waited >= pause {
                     save(context, record).await?;
-                    context.engine.begin(PhaseRunSpec { attempt: latest.attempt + 1, ..spec.clone() }, None).await?;
+                    context.engine.begin(PhaseRunSpec { attempt: latest.attempt + 1, ..spec.clone() }, guard()).await?;
                     return Ok(Owed::Waiting { progress: Progress::Running(spec.phase), after: None });
                 }
                 return Ok(Owed::Waiting { progress: failed(&latest), after: Some(pause - waited) });

@@ -6,10 +6,14 @@ use super::objects::Objects;
 use super::{repeat, values};
 use crate::api::{Apply, ObjectRef, ObjectTemplate, TargetRef, labels};
 use crate::plan::scope::Scope;
+use futures::{StreamExt, stream};
 use kube::api::{PatchParams, ValidationDirective};
 use kube::core::params::Patch;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
+
+/// How many objects are looked for at once.
+const LOOKED_FOR_AT_ONCE: usize = 8;
 
 /// An object that is to be applied.
 #[derive(Clone, Debug)]
@@ -97,13 +101,28 @@ impl Applier<'_> {
         Ok(Manifest { object, reference })
     }
 
+    /// Those of the objects that are not there. One that could not be looked for is not among them.
+    pub async fn absent(&self, objects: Vec<ObjectRef>) -> BTreeSet<ObjectRef> {
+        let looked = stream::iter(objects).map(async |reference| {
+            let found = self.objects.get(&reference).await;
+            matches!(found, Ok(None)).then_some(reference)
+        });
+        looked.buffer_unordered(LOOKED_FOR_AT_ONCE).filter_map(std::future::ready).collect().await
+    }
+
     /// Writes the objects, then deletes those of `before` that are not among them. An object that is there already
-    /// and belongs to nobody's resource, or to another's, is left alone.
-    pub async fn apply(&self, manifests: &[Manifest], before: &BTreeSet<ObjectRef>) -> Result<String, StepError> {
+    /// and belongs to nobody's resource, or to another's, is left alone; those of `absent` were not there a moment ago.
+    pub async fn apply(
+        &self,
+        manifests: &[Manifest],
+        before: &BTreeSet<ObjectRef>,
+        absent: &BTreeSet<ObjectRef>,
+    ) -> Result<String, StepError> {
         let mut applied = 0;
         for manifest in manifests {
             let reference = &manifest.reference;
             if !before.contains(reference)
+                && !absent.contains(reference)
                 && let Some(found) = self.objects.get(reference).await?
                 && !self.is_ours(&found)
             {

@@ -2,7 +2,8 @@
 //!
 //! Knows nothing of steps; [`execute`](super::execute) does.
 
-use super::life::{self, Stored};
+use super::guard::{self, Guard};
+use super::life;
 use super::{Engine, EngineError, execute, is_status, name_of, run_labels, script};
 use crate::api::{PhaseRun, PhaseRunSpec, RunState, labels};
 use crate::engine::index::RunEntry;
@@ -22,20 +23,8 @@ const BEGUN_WITHIN: Duration = Duration::from_secs(30);
 const WRITTEN_WITHIN: Duration = Duration::from_secs(5);
 /// The pause before an execution that the API server interrupted goes on.
 const RESUME_AFTER: Duration = Duration::from_secs(1);
-/// How long a new run waits to be shown by this process's own watch.
-const WATCHED_WITHIN: Duration = Duration::from_secs(10);
 
 type Written = Result<Arc<RunEntry>, kube::Error>;
-
-/// What a pre-phase looks at once more after it was written down and before it begins: no other change of the target
-/// may have been quicker.
-#[derive(Clone, Debug, Default)]
-pub struct Guard {
-    /// The keys of every run of its own change.
-    pub keys: Vec<String>,
-    /// The target as the request shows it stored.
-    pub stored: Option<Stored>,
-}
 
 impl Engine {
     /// Writes a run down and begins to execute it. One that is there already is taken as it is: another replica, or
@@ -100,21 +89,6 @@ impl Engine {
         }
     }
 
-    /// Whether no other change of the target was written down before this run of one. `own` is the run as it was
-    /// written.
-    async fn may_begin(&self, own: &RunEntry, guard: &Guard) -> bool {
-        if tokio::time::timeout(WATCHED_WITHIN, self.index.until_watched(&own.name)).await.is_err() {
-            tracing::warn!(run = own.name, "a run is taken back: the watch of runs is late");
-            return false;
-        }
-        if self.index.get(&own.name).is_none_or(|known| known.version() < own.version()) {
-            return false;
-        }
-        let runs = self.index.of_name(&own.target.namespace, &own.target.name);
-        let keys: Vec<&str> = guard.keys.iter().map(String::as_str).collect();
-        !life::is_blocked(own, &runs, &keys, guard.stored.as_ref(), Timestamp::now())
-    }
-
     /// Takes back a run that was never begun.
     async fn withdraw(&self, run: &RunEntry) {
         let unchanged = Preconditions { resource_version: Some(run.resource_version.clone()), uid: None };
@@ -143,9 +117,9 @@ impl Engine {
         if !self.is_orphan(&entry) {
             return Ok(());
         }
-        if entry.executor.is_none() && life::Life::from(entry.as_ref()).role.precedes() {
-            // Whoever waited for it is gone with the process that wrote it, and none of its steps has begun. Whether
-            // it could begin now, nobody knows who does not know its change.
+        if entry.executor.is_none() && guard::is_guarded(&entry) {
+            // Its writer is gone, and none of its steps has begun. Whether it could begin now, nobody knows who does
+            // not know its change; the leader writes what is owed anew.
             self.withdraw(&entry).await;
             return Ok(());
         }

@@ -46,12 +46,10 @@ impl Given<'_> {
         let mut files = vec![InputFile { path: change, content: STANDARD.encode(self.change().to_string()) }];
         for input in &step.inputs {
             let content = self.content(input, secrets).await?;
-            let to = input.as_.clone().unwrap_or_default();
-            if let Some(path) = to.path {
+            if let Some(path) = input.as_.as_ref().and_then(|to| to.path.clone()) {
                 files.push(InputFile { path, content: STANDARD.encode(&content) });
             }
-            if input.as_.is_none() || to.env.is_some() {
-                let name = to.env.unwrap_or_else(|| variable(&input.name));
+            if let Some(name) = input.variable() {
                 let text = String::from_utf8_lossy(&content).into_owned();
                 if text.contains('\0') {
                     let name = &input.name;
@@ -118,11 +116,6 @@ fn cleans_up(run: &PhaseRunSpec) -> bool {
 /// What is the same for every try of a step.
 pub fn idempotency_key(run: &str, resource: &str, step: &str) -> String {
     format!("{run}/{resource}/{step}")
-}
-
-/// The variable of an input that names none: capitals, with `_` for what a variable's name cannot have.
-fn variable(name: &str) -> String {
-    name.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' }).collect()
 }
 
 /// What every script finds, in Sluice's names and in those of Signadot's files.

@@ -68,7 +68,14 @@ impl Execution {
             let manifests = actor.applier().render(apply, &scope).await?;
             self.status.steps[index].applied = manifests.iter().map(|m| m.reference.clone()).collect();
             let before = self.engine.applied_before(&self.run, &resource.name, Some(&step.name));
-            let apply = async move { actor.applier().apply(&manifests, &before).await };
+            let new = manifests.iter().map(|m| m.reference.clone()).filter(|m| !before.contains(m)).collect();
+            let looking = actor.clone();
+            // Looked for while what will be applied is written down, and while the steps before are at work.
+            let absent = tokio::spawn(async move { looking.applier().absent(new).await });
+            let apply = async move {
+                let absent = absent.await.unwrap_or_default();
+                actor.applier().apply(&manifests, &before, &absent).await
+            };
             return Ok(Some(Box::pin(within(seconds, apply))));
         }
         if let Some(deletes) = &step.delete {
@@ -240,6 +247,7 @@ impl Execution {
 }
 
 /// Who acts for a resource, for as long as a step takes.
+#[derive(Clone)]
 struct Actor {
     engine: Arc<Engine>,
     account: ServiceAccount,

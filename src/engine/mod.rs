@@ -8,6 +8,7 @@ mod delete;
 mod entry;
 mod error;
 mod execute;
+mod guard;
 mod http;
 mod impersonate;
 pub mod index;
@@ -30,7 +31,7 @@ pub mod warm;
 mod watch;
 mod whose;
 
-pub use begin::Guard;
+pub use guard::Guard;
 pub use error::{EngineError, is_status};
 pub use outcome::Outcomes;
 pub use pod_template::PodSettings;

@@ -28,6 +28,9 @@ const LOST_PODS: u32 = 3;
 /// The pause before a broken connection is made again.
 const RECONNECT_AFTER: Duration = Duration::from_millis(500);
 
+/// Bytes on their way to or from an agent at most: most of its lines at once.
+const PIPE: usize = 64 * 1024;
+
 /// A pod of a run; made when its first script begins.
 pub struct StepPod {
     engine: Arc<Engine>,
@@ -367,7 +370,13 @@ impl StepPod {
     async fn connect(&self, name: &str) -> Result<Connection, String> {
         let binary = format!("{AGENT_DIR}/sluice");
         let command = [binary.as_str(), "agent", "connect", "--dir", AGENT_DIR];
-        let params = AttachParams::default().container(MAIN).stdin(true).stdout(true).stderr(false);
+        let params = AttachParams::default()
+            .container(MAIN)
+            .stdin(true)
+            .stdout(true)
+            .stderr(false)
+            .max_stdin_buf_size(PIPE)
+            .max_stdout_buf_size(PIPE);
         let mut process = self.pods.exec(name, command, &params).await.map_err(|e| e.to_string())?;
         let (Some(reader), Some(writer)) = (process.stdout(), process.stdin()) else {
             return Err("the exec has no streams".to_owned());

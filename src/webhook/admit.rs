@@ -128,7 +128,7 @@ impl Admission {
             passed.clear();
             warnings.clear();
             for planned in &planned {
-                let planned = planned.clone();
+                let (target, planned) = (planned.target.clone(), planned.clone());
                 let wish = Wish { planned, request: &requester, keys: &keys, seat: seat.as_ref(), deadline };
                 match self.pass(wish).await? {
                     Passed::On { run, warning } => {
@@ -137,7 +137,12 @@ impl Admission {
                     }
                     Passed::LetGo { why } => return Ok(self.skip(request, &why)),
                     // What was quicker has its turn first.
-                    Passed::Overtaken => continue 'change,
+                    Passed::Overtaken => {
+                        if let Some(stored) = &requester.stored {
+                            self.refuse_gone(&target, stored, deadline).await?;
+                        }
+                        continue 'change;
+                    }
                 }
             }
             break;
@@ -298,11 +303,12 @@ impl Admission {
             ))),
             Ok(Outcome::Running { entry, held }) => {
                 let waiting = Waiting { limit, ..waits::waiting(&self.engine.index, &entry, held) };
+                let gap = timing::retry_after(self.waits.since_first_asked(&key, waiting));
                 let waits = entry.executor.is_some() && entry.started_at.is_none();
                 let (current, ran) = (entry.current.as_deref(), Some(waiting.elapsed).filter(|_| !waits));
                 let why = entry.current_message.as_deref();
                 let text = message::still_running(&entry.name, phase.slug(), &target, current, why, ran);
-                Err(Answer::later(text, timing::retry_after(waiting)))
+                Err(Answer::later(text, gap))
             }
             Ok(Outcome::Undecided(run)) => {
                 let why = format!(

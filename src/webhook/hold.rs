@@ -122,7 +122,7 @@ impl Holder {
                     };
                     let routing_key = request.routing_key.clone().unwrap_or_else(new_routing_key);
                     let spec = Engine::spec(planned.clone(), attempt, request.user.clone(), routing_key);
-                    let guard = Guard { keys: keys.to_vec(), stored: request.stored.clone() };
+                    let guard = Guard::Change { keys: keys.to_vec(), stored: request.stored.clone() };
                     match timeout_at(deadline, engine.begin(spec, Some(guard))).await {
                         Ok(Ok(begun)) => joined = Some(begun.name.clone()),
                         // Another process has it, or it was taken back: look again.

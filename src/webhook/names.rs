@@ -1,10 +1,12 @@
-//! Whether the name of a sandbox that is to be created is free. It asks the API server and no cache.
+//! Whether the name of a sandbox that is to be created is free, and one that is to be changed still there. It asks the
+//! API server and no cache.
 
 use super::admit::{Admission, Judged, busy};
 use super::review::{Answer, Request};
 use super::waits;
-use crate::api::{GROUP, SandboxRecord, labels};
+use crate::api::{GROUP, SandboxRecord, TargetRef, labels};
 use crate::controller::sandbox_resource;
+use crate::engine::life::Stored;
 use crate::plan::message;
 use kube::Api;
 use kube::api::{DynamicObject, ListParams};
@@ -48,6 +50,21 @@ impl Admission {
                 return Err(self.name_is_taken(&request.namespace, name, held));
             }
             tokio::time::sleep(LOOK_AGAIN).await;
+        }
+    }
+
+    /// A change of what was deleted while the request was on its way is none any more.
+    pub(super) async fn refuse_gone(&self, target: &TargetRef, stored: &Stored, deadline: Instant) -> Judged<()> {
+        match tokio::time::timeout_at(deadline, self.engine.has(target, &stored.uid)).await {
+            Ok(Ok(true)) => Ok(()),
+            Ok(Ok(false)) => Err(Answer::Deny {
+                code: 404,
+                reason: "NotFound",
+                message: format!("sandboxes.{GROUP} {:?} not found: it was deleted meanwhile", target.name),
+                retry_after: None,
+            }),
+            Ok(Err(error)) => Err(Answer::broken(message::with_causes(&error))),
+            Err(_) => Err(busy("the API server did not say in time whether the sandbox exists")),
         }
     }
 

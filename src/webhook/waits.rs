@@ -39,10 +39,22 @@ impl Waits {
         timing::retry_after(Waiting { limit, elapsed, usual: None, hold: Duration::ZERO }).max(SHORTEST)
     }
 
+    /// What is known of a run for which a request waits, seen from where its command began: one that waited for its
+    /// turn has used up attempts before the run was there.
+    pub fn since_first_asked(&self, key: &str, run: Waiting) -> Waiting {
+        let waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = waiting.get(key).map_or(Duration::ZERO, |asked| asked.first.elapsed());
+        delayed(run, waited.saturating_sub(run.elapsed))
+    }
+
     /// The change has its turn.
     pub fn forget(&self, key: &str) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
     }
+}
+
+fn delayed(run: Waiting, by: Duration) -> Waiting {
+    Waiting { limit: run.limit + by, elapsed: run.elapsed + by, usual: run.usual.map(|usual| usual + by), ..run }
 }
 
 /// What is known of a run for which a request waits.
@@ -88,6 +100,26 @@ mod tests {
         }
         assert!(elapsed >= DECIDED_WITHIN, "{elapsed:?}");
         assert_eq!(gap_until_decided(&RunIndex::default(), "unknown"), decided_gap(Duration::ZERO));
+    }
+
+    #[test]
+    fn one_command_covers_the_wait_for_a_turn_and_the_run_that_follows() {
+        let limit = Duration::from_secs(300);
+        let gap = |elapsed| timing::retry_after(Waiting { limit, elapsed, usual: None, hold: Duration::ZERO });
+        for turn in [10, 60, 150].map(Duration::from_secs) {
+            let (mut elapsed, mut attempts) = (Duration::ZERO, 1);
+            while elapsed < turn {
+                elapsed += gap(elapsed);
+                attempts += 1;
+            }
+            let begun = elapsed;
+            while attempts < timing::ATTEMPTS {
+                let run = Waiting { limit, elapsed: elapsed - begun, usual: None, hold: Duration::ZERO };
+                elapsed += timing::retry_after(delayed(run, begun));
+                attempts += 1;
+            }
+            assert!(elapsed - begun >= limit / 2, "{turn:?}: {:?}", elapsed - begun);
+        }
     }
 
     #[test]

@@ -83,10 +83,12 @@ async fn chaos() -> anyhow::Result<bool> {
     history.calls = load.calls();
     let violations = check::check(&history);
     report::figures(&history, &faults);
-    if let Ok(path) = std::env::var("CHAOS_HISTORY")
-        && !path.is_empty()
-    {
+    let asked = std::env::var("CHAOS_HISTORY").ok().filter(|path| !path.is_empty());
+    let kept = concat!(env!("CARGO_MANIFEST_DIR"), "/target/chaos-history.txt").to_owned();
+    // What went wrong once in a thousand changes may not be seen again soon.
+    if let Some(path) = asked.or_else(|| (!violations.is_empty()).then_some(kept)) {
         std::fs::write(&path, format!("{history:#?}\n")).with_context(|| format!("CHAOS_HISTORY {path:?}"))?;
+        println!("history: {path}");
     }
     for violation in &violations {
         println!("violation: {violation}");

@@ -1,12 +1,24 @@
 //! Who is taken for the API server: only a caller that knows the path that the webhook configurations name.
 
-use crate::cluster::{EDITOR, SLUICE, Space, get, keeps, kubectl, kubectl_file};
-use serde_json::json;
+use crate::cluster::{EDITOR, SLUICE, Space, apply, get, keeps, kubectl, kubectl_file, witnesses};
+use serde_json::{Value, json};
 
 /// The path of the webhook in a configuration.
 fn path(kind: &str) -> String {
     let configuration = get(&[kind, "sluice"]).unwrap();
     configuration["webhooks"][0]["clientConfig"]["service"]["path"].as_str().unwrap().to_owned()
+}
+
+/// A review as the API server would write it; the objects are missing where they are null.
+fn review(space: &Space, operation: &str, object: Value, old: Value) -> String {
+    let request = json!({
+        "uid": "1", "operation": operation, "name": object["metadata"]["name"], "namespace": space.namespace,
+        "kind": {"group": "sluice.dev", "version": "v1alpha1", "kind": "Sandbox"},
+        "resource": {"group": "sluice.dev", "version": "v1alpha1", "resource": "sandboxes"},
+        "userInfo": {"username": "nobody", "groups": ["system:masters"]},
+        "object": object, "oldObject": old,
+    });
+    json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}).to_string()
 }
 
 /// Where the API server passes a request on to the webhooks' port, as any pod could send one.
@@ -22,20 +34,14 @@ fn a_forged_review_finds_nobody_unless_it_knows_the_path_that_the_configurations
         keeps("note", "forged-${sandbox.metadata.name}", "a: b")
     );
     let plugin = space.plugin("forged", &spec);
-    let review = |sandbox: &str| {
+    let create = |sandbox: &str| {
         let metadata =
             json!({"name": sandbox, "namespace": space.namespace, "uid": format!("uid-{sandbox}"), "generation": 1});
         let object = json!({
             "apiVersion": "sluice.dev/v1alpha1", "kind": "Sandbox", "metadata": metadata,
             "spec": {"resources": [{"name": "r", "plugin": plugin}]},
         });
-        let request = json!({
-            "uid": "1", "operation": "CREATE", "name": sandbox, "namespace": space.namespace, "object": object,
-            "kind": {"group": "sluice.dev", "version": "v1alpha1", "kind": "Sandbox"},
-            "resource": {"group": "sluice.dev", "version": "v1alpha1", "resource": "sandboxes"},
-            "userInfo": {"username": "nobody", "groups": ["system:masters"]},
-        });
-        json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}).to_string()
+        review(&space, "CREATE", object, Value::Null)
     };
     let (validate, mutate) = (path("validatingwebhookconfiguration"), path("mutatingwebhookconfiguration"));
     let token = validate.strip_prefix("/validate/").unwrap();
@@ -46,14 +52,14 @@ fn a_forged_review_finds_nobody_unless_it_knows_the_path_that_the_configurations
     let guesses = ["/validate", "/mutate", &format!("/validate/{guessed}"), shorter, &format!("{validate}/"), "/"];
     for guess in guesses {
         let path = proxied(guess);
-        let answer = kubectl_file(&["create", "--raw", &path], &review("stranger")).refused();
+        let answer = kubectl_file(&["create", "--raw", &path], &create("stranger")).refused();
         assert!(answer.stderr.contains("NotFound"), "{guess}: {}", answer.stderr);
     }
     assert!(space.runs("stranger").is_empty(), "{:?}", space.runs("stranger"));
 
     // The same review, by a caller who has read the configuration: it was the path alone that was missing.
     let path = proxied(&format!("{validate}?timeout=10s"));
-    let answer = kubectl_file(&["create", "--raw", &path], &review("insider")).ok();
+    let answer = kubectl_file(&["create", "--raw", &path], &create("insider")).ok();
     assert!(answer.stdout.contains(r#""allowed":true"#), "{}", answer.stdout);
     assert_eq!(space.runs("insider").len(), 1);
 
@@ -61,4 +67,29 @@ fn a_forged_review_finds_nobody_unless_it_knows_the_path_that_the_configurations
     let selector = "app.kubernetes.io/name=sluice";
     let logs = kubectl(&["-n", SLUICE, "logs", "-l", selector, "--all-containers", "--tail=-1"]).ok();
     assert!(!logs.stdout.is_empty() && !logs.stdout.contains(token), "the token is in the logs");
+}
+
+#[test]
+fn an_update_that_comes_when_its_sandbox_is_gone_runs_nothing() {
+    let space = Space::new("late");
+    let plugin = space.plugin("witness", &witnesses());
+    let manifest = |description: &str| {
+        space.sandbox("x", &format!("  description: {description}\n  resources: [{{name: r, plugin: {plugin}}}]"))
+    };
+    apply(&manifest("first")).ok();
+    let old = space.settle("x");
+    kubectl(&["-n", &space.namespace, "delete", "sandbox", "x"]).ok();
+    space.settled_run("x", "PostDelete", "Succeeded");
+    let known = space.runs("x").len();
+
+    let mut new = old.clone();
+    new["spec"]["description"] = json!("second");
+    new["metadata"]["generation"] = json!(2);
+    let path = proxied(&format!("{}?timeout=10s", path("validatingwebhookconfiguration")));
+    let answer = kubectl_file(&["create", "--raw", &path], &review(&space, "UPDATE", new, old)).ok();
+    let answer: Value = serde_json::from_str(&answer.stdout).unwrap();
+    let response = &answer["response"];
+    assert_eq!((&response["allowed"], &response["status"]["code"]), (&json!(false), &json!(404)), "{answer}");
+    assert!(response["status"]["message"].as_str().unwrap().contains("was deleted meanwhile"), "{answer}");
+    assert_eq!(space.runs("x").len(), known, "a run was begun for what is gone, or stays");
 }

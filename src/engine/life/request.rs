@@ -201,6 +201,12 @@ pub fn is_blocked(
     obstacle(&earlier, keys, stored, now).is_some()
 }
 
+/// Whether a run of a gone target's last phases was written before something else for it has ended; `runs` are all of
+/// that target, known as far as `own`.
+pub fn is_early(own: &RunEntry, runs: &[Arc<RunEntry>]) -> bool {
+    runs.iter().any(|run| run.name != own.name && run.state.is_open())
+}
+
 /// Whether an undo that is not written yet still will be. Of a failure it was promised when the run ended.
 fn promises(run: &RunEntry, now: Timestamp) -> bool {
     run.state == RunState::Abandoned || since(run.finished_at, now) < UNDO_WRITTEN_WITHIN

@@ -5,7 +5,7 @@ use crate::plan::runs::DEFAULT_TIMEOUT_SECONDS;
 use std::time::Duration;
 
 /// What is to be said of a plugin's time limits. `covered` is how long one command of a client waits at most.
-pub fn warnings(spec: &ResourcePluginSpec, covered: Duration) -> Vec<String> {
+pub fn of_limits(spec: &ResourcePluginSpec, covered: Duration) -> Vec<String> {
     let limit = |phase| spec.settings(phase).timeout_seconds.unwrap_or(DEFAULT_TIMEOUT_SECONDS);
     let mut warnings = Vec::new();
     for phase in Phase::ALL {
@@ -64,7 +64,7 @@ mod tests {
         Some("spec.phases: where a sandbox takes another version")
     )]
     fn a_limit_that_does_not_hold_is_told(#[case] yaml: &str, #[case] warning: Option<&str>) {
-        let found = warnings(&serde_saphyr::from_str(yaml).unwrap(), Duration::from_secs(600));
+        let found = of_limits(&serde_saphyr::from_str(yaml).unwrap(), Duration::from_secs(600));
         match warning {
             Some(warning) => assert!(found.iter().any(|found| found.starts_with(warning)), "{found:?}"),
             None => assert_eq!(found, Vec::<String>::new()),

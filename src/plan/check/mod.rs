@@ -7,6 +7,7 @@ mod limits;
 mod outputs;
 mod plugin;
 mod sandbox;
+mod shadows;
 mod specimen;
 mod trial;
 
@@ -15,13 +16,21 @@ mod trial_properties;
 #[cfg(test)]
 mod trial_tests;
 
-pub use limits::warnings;
 pub use outputs::output_key;
 pub use plugin::{Findings, examine, plugin};
 pub use sandbox::sandbox;
 pub use trial::Warnings;
 
+use crate::api::ResourcePluginSpec;
 use std::fmt;
+use std::time::Duration;
+
+/// What is to be said of a plugin that is no fault. `covered` is how long one command of a client waits at most.
+pub fn warnings(spec: &ResourcePluginSpec, covered: Duration) -> Vec<String> {
+    let mut warnings = limits::of_limits(spec, covered);
+    warnings.extend(shadows::of_environment(spec));
+    warnings
+}
 
 /// One fault: where it is, what it is and what would be right.
 #[derive(Clone, Debug, PartialEq, Eq)]
