@@ -10,8 +10,8 @@ use hyper_util::rt::TokioExecutor;
 use kube::client::retry::RetryPolicy;
 use kube::client::{Body, ClientBuilder, ConfigExt};
 use kube::{Client, Config};
-use tower::{BoxError, ServiceBuilder};
 use tower::retry::RetryLayer;
+use tower::{BoxError, ServiceBuilder};
 
 /// A client for the API server that `config` names. Through a proxy it is kube's own in every way.
 ///

@@ -3,8 +3,8 @@
 use super::status::Progress;
 use super::{Context, ControllerError};
 use crate::api::{OwedPhases, Phase, PhaseRunSpec, RunState, SandboxRecord, SandboxRecordSpec, SandboxResource};
-use crate::engine::{Engine, Guard};
 use crate::engine::life;
+use crate::engine::{Engine, Guard};
 use crate::plan::plugins::Plugins;
 use crate::plan::runs::{self, Change, PlanError, PlannedRun, Side};
 use k8s_openapi::jiff::Timestamp;

@@ -31,8 +31,8 @@ pub mod warm;
 mod watch;
 mod whose;
 
-pub use guard::Guard;
 pub use error::{EngineError, is_status};
+pub use guard::Guard;
 pub use outcome::Outcomes;
 pub use pod_template::PodSettings;
 pub use script::delete_pod;
