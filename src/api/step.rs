@@ -213,3 +213,17 @@ pub struct Output {
     #[schemars(length(min = 1, max = 4096))]
     pub value: Option<String>,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_input_without_a_place_is_a_variable_in_capitals() {
+        let input = |to: Option<InputAs>| Input { name: "db-size.max".into(), as_: to, ..Input::default() };
+        let to = |env: Option<&str>| Some(InputAs { env: env.map(str::to_owned), path: Some("/in/size".into()) });
+        assert_eq!(input(None).variable().as_deref(), Some("DB_SIZE_MAX"));
+        assert_eq!(input(to(Some("SIZE"))).variable().as_deref(), Some("SIZE"));
+        assert_eq!(input(to(None)).variable(), None);
+    }
+}

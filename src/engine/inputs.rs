@@ -141,13 +141,3 @@ fn environment((name, run): (&str, &PhaseRunSpec), resource: &RunResource, step:
     }
     env
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_input_without_a_place_is_a_variable_in_capitals() {
-        assert_eq!(variable("db-size.max"), "DB_SIZE_MAX");
-    }
-}

@@ -10,7 +10,7 @@ fn path(kind: &str) -> String {
 }
 
 /// A review as the API server would write it; the objects are missing where they are null.
-fn review(space: &Space, operation: &str, object: Value, old: Value) -> String {
+fn review(space: &Space, operation: &str, object: &Value, old: &Value) -> String {
     let request = json!({
         "uid": "1", "operation": operation, "name": object["metadata"]["name"], "namespace": space.namespace,
         "kind": {"group": "sluice.dev", "version": "v1alpha1", "kind": "Sandbox"},
@@ -41,7 +41,7 @@ fn a_forged_review_finds_nobody_unless_it_knows_the_path_that_the_configurations
             "apiVersion": "sluice.dev/v1alpha1", "kind": "Sandbox", "metadata": metadata,
             "spec": {"resources": [{"name": "r", "plugin": plugin}]},
         });
-        review(&space, "CREATE", object, Value::Null)
+        review(&space, "CREATE", &object, &Value::Null)
     };
     let (validate, mutate) = (path("validatingwebhookconfiguration"), path("mutatingwebhookconfiguration"));
     let token = validate.strip_prefix("/validate/").unwrap();
@@ -86,7 +86,7 @@ fn an_update_that_comes_when_its_sandbox_is_gone_runs_nothing() {
     new["spec"]["description"] = json!("second");
     new["metadata"]["generation"] = json!(2);
     let path = proxied(&format!("{}?timeout=10s", path("validatingwebhookconfiguration")));
-    let answer = kubectl_file(&["create", "--raw", &path], &review(&space, "UPDATE", new, old)).ok();
+    let answer = kubectl_file(&["create", "--raw", &path], &review(&space, "UPDATE", &new, &old)).ok();
     let answer: Value = serde_json::from_str(&answer.stdout).unwrap();
     let response = &answer["response"];
     assert_eq!((&response["allowed"], &response["status"]["code"]), (&json!(false), &json!(404)), "{answer}");

@@ -300,7 +300,7 @@ fn of_two_changes_that_are_written_down_at_once_the_first_goes_on() {
 fn the_last_phases_of_a_target_wait_for_whatever_was_begun_without_knowing_that_it_was_gone() {
     let named = |name: &str, state: RunState| Arc::new(RunEntry { name: name.into(), ..run(state) });
     let last = named("post-delete", RunState::Pending);
-    let early = |others: &[Arc<RunEntry>]| is_early(&last, &[&[last.clone()], others].concat());
+    let early = |others: &[Arc<RunEntry>]| is_early(&last, &[std::slice::from_ref(&last), others].concat());
     assert!(!early(&[named("pre-delete", RunState::Committed), named("pre-update", RunState::Failed)]));
     assert!(early(&[named("pre-update", RunState::Pending)]));
     assert!(early(&[named("pre-update", RunState::Running)]));
