@@ -40,7 +40,7 @@ pub async fn follow(context: Arc<Context>, sandboxes: SandboxStore, records: Rec
     let mut tidied = Instant::now();
     let mut told = BTreeSet::new();
     loop {
-        let open: Vec<Arc<RunEntry>> = context.engine.index.filter(|run| !run.is_over());
+        let open: Vec<Arc<RunEntry>> = context.engine.index.unsettled();
         let looks = open.iter().map(|run| async {
             if let Err(error) = look(&context, &sandboxes, &records, run).await {
                 tracing::warn!(
@@ -257,10 +257,12 @@ async fn tell(context: &Arc<Context>, told: &mut BTreeSet<(String, News)>) {
                 || format!("{phase}{purpose} failed: {message}; run {name}"),
                 |whole| message::failure(name, &whole.spec, &whole.status.unwrap_or_default()),
             );
-            context.recorder.warning(&target, &format!("{phase:?}Failed"), &action, &note).await;
+            let reason = if run.compensates.is_some() { "UndoFailed".to_owned() } else { format!("{phase:?}Failed") };
+            context.recorder.warning(&target, &reason, &action, &note).await;
         } else if phase != Phase::PreCreate {
             let note = format!("{phase}{purpose} ran: {message}; run {name}");
-            context.recorder.normal(&target, &format!("{phase:?}Succeeded"), &action, &note).await;
+            let reason = if run.compensates.is_some() { "Undone".to_owned() } else { format!("{phase:?}Succeeded") };
+            context.recorder.normal(&target, &reason, &action, &note).await;
         }
     });
     stream::iter(events).for_each_concurrent(AT_ONCE, |event| event).await;

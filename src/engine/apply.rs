@@ -119,24 +119,32 @@ impl Applier<'_> {
         absent: &BTreeSet<ObjectRef>,
     ) -> Result<String, StepError> {
         let mut applied = 0;
+        let mut is_unwritten = true;
+        let unwritten = |error, is_so| if is_so { StepError::Unwritten(Box::new(error)) } else { error };
         for manifest in manifests {
             let reference = &manifest.reference;
             if !before.contains(reference)
                 && !absent.contains(reference)
-                && let Some(found) = self.objects.get(reference).await?
+                && let Some(found) = self.objects.get(reference).await.map_err(|e| unwritten(e, is_unwritten))?
                 && !self.is_ours(&found)
             {
-                return Err(StepError::Foreign { object: reference.clone() });
+                return Err(unwritten(StepError::Foreign { object: reference.clone() }, is_unwritten));
             }
             let mut params = PatchParams::apply(&self.manager());
             params.field_validation = Some(ValidationDirective::Strict);
             let request =
                 self.objects.request(reference).await?.patch(&reference.name, &params, &Patch::Apply(&manifest.object));
             match self.objects.send(request, || format!("{reference} could not be applied")).await {
-                Ok(_) => applied += 1,
+                Ok(_) => {
+                    applied += 1;
+                    is_unwritten = false;
+                }
                 // It would be gone at once; failing would keep the namespace, and what is in it, for ever.
                 Err(StepError::Api { source, .. }) if is_terminating(&source) || self.is_gone(reference, &source) => {}
-                Err(error) => return Err(error),
+                Err(error) => {
+                    is_unwritten &= error.is_refusal();
+                    return Err(unwritten(error, is_unwritten));
+                }
             }
         }
         let gone: BTreeSet<_> =

@@ -41,11 +41,20 @@ pub enum StepError {
     Foreign { object: ObjectRef },
     #[error("the time limit of {seconds} s was reached")]
     TimedOut { seconds: u32 },
+    /// Before anything was written, for sure.
+    #[error(transparent)]
+    Unwritten(Box<StepError>),
 }
 
 impl StepError {
     pub fn api(what: impl Into<String>) -> impl FnOnce(kube::Error) -> Self {
         move |source| Self::Api { what: what.into(), source: Box::new(source) }
+    }
+
+    /// Whether the API server has refused what it was asked to write. Of any other error it is not known.
+    pub fn is_refusal(&self) -> bool {
+        let Self::Api { source, .. } = self else { return false };
+        matches!(&**source, kube::Error::Api(status) if (400..500).contains(&status.code))
     }
 }
 

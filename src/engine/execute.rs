@@ -46,6 +46,10 @@ pub(super) struct Execution {
     pub(super) layout: Vec<(usize, Option<usize>)>,
     /// It has ended so many executors that no step of it is begun any more.
     worn_out: bool,
+    /// It was at work before, and not all that was done then may be known.
+    is_resumed: bool,
+    /// The `apply` steps of which something may have been written.
+    pub(super) written: BTreeSet<usize>,
     /// Jobs of steps whose turn has not come, and whose objects are written down already.
     pub(super) foreseen: BTreeMap<usize, Job>,
     /// Whether the status must be stored before anything else is done.
@@ -76,6 +80,7 @@ impl Execution {
         let (life, effects) = life::transition(&before, &claimed)
             .map_err(|source| EngineError::Refused { run: run.name_any(), source })?;
         life.write_into(&mut status);
+        let is_resumed = before.executor.is_some();
         let is_takeover = before.executor.is_some_and(|executor| executor != own);
         let shared = Arc::new(run.clone());
         let pods = run
@@ -96,6 +101,8 @@ impl Execution {
             pods,
             layout,
             worn_out,
+            is_resumed,
+            written: BTreeSet::new(),
             foreseen: BTreeMap::new(),
             must_save: false,
             saved_at: Instant::now(),
@@ -205,6 +212,7 @@ impl Execution {
             step.state = if hopeless { StepState::Skipped } else { StepState::Failed };
             let why = if hopeless { "an earlier step failed" } else { "the phase ended before its turn came" };
             step.message = Some(why.to_owned());
+            self.forget_unwritten(index);
         }
         self.status.finished_at = Some(now());
         self.status.message = Some(message::summary(&self.run.spec, &self.status));
@@ -223,6 +231,13 @@ impl Execution {
             outputs::forget(&self.engine.client, &self.engine.settings.namespace, &run).await?;
         }
         self.save().await
+    }
+
+    /// What a step was to apply and never did needs no undoing.
+    pub(super) fn forget_unwritten(&mut self, index: usize) {
+        if !self.is_resumed && !self.written.contains(&index) {
+            self.status.steps[index].applied.clear();
+        }
     }
 
     fn is_unsaved(&self) -> bool {

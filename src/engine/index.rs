@@ -3,6 +3,7 @@
 //! Tens of thousands of ended runs fit in memory because the snapshots and workflows stay in the API server.
 
 pub use super::entry::{RunEntry, uses};
+use super::life;
 use crate::api::{PhaseRun, RunState, TargetRef};
 use crate::plan::key;
 use kube::ResourceExt;
@@ -193,6 +194,21 @@ impl RunIndex {
     pub fn of_target(&self, target: &TargetRef) -> Vec<Arc<RunEntry>> {
         let mut runs = self.of_name(&target.namespace, &target.name);
         runs.retain(|run| target.uid.as_deref().is_some_and(|uid| run.may_be_of(uid)));
+        runs
+    }
+
+    /// Whether nothing will be done for a run any more. What a failure did may be undone, or be given up to be.
+    pub fn is_settled(&self, run: &RunEntry) -> bool {
+        let undo = || self.undo_of(&run.name).filter(|undo| !life::undo_is_due(undo));
+        // An abandoned run still notes that it is undone.
+        let notes = |undo: &RunEntry| run.state == RunState::Abandoned && undo.state == RunState::Succeeded;
+        run.is_over() || (run.owes_undo() && undo().is_some_and(|undo| !notes(&undo)))
+    }
+
+    /// Every run for which something is still to be done.
+    pub fn unsettled(&self) -> Vec<Arc<RunEntry>> {
+        let mut runs = self.filter(|run| !run.is_over());
+        runs.retain(|run| !self.is_settled(run));
         runs
     }
 

@@ -90,3 +90,25 @@ fn the_same_news_twice_is_news_once() {
     assert_eq!(*changes.borrow(), told);
     assert_eq!(index.of_name("shop", "x").len(), 1);
 }
+
+#[test]
+fn a_failure_is_settled_when_what_it_did_is_undone_or_given_up_to_be() {
+    let index = RunIndex::default();
+    let mut failed = run("r-1", 1, "1", RunState::Failed);
+    failed.status.as_mut().unwrap().compensated_by = Some("u-1".into());
+    let failed = index.observe(&failed);
+    let undone = |attempt: u32, state: RunState| {
+        let mut undo = run(&format!("u-{attempt}"), attempt, "2", state);
+        undo.spec.key = key::of_undo("r-1");
+        undo.spec.compensates = Some("r-1".into());
+        index.observe(&undo);
+        index.is_settled(&failed)
+    };
+    assert!(!index.is_settled(&failed));
+    assert!(!undone(1, RunState::Failed), "it is tried again");
+    assert!(!undone(2, RunState::Running));
+    assert!(undone(3, RunState::Failed));
+    assert!(undone(4, RunState::Succeeded));
+    let abandoned = RunEntry { state: RunState::Abandoned, ..(*failed).clone() };
+    assert!(!index.is_settled(&abandoned), "that it is undone is still to be written down");
+}

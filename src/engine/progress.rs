@@ -1,5 +1,6 @@
 //! How a run gets on: which steps begin, and what becomes of each.
 
+use super::error::StepError;
 use super::execute::{Execution, now};
 use super::jobs::{Done, Failure, Job};
 use crate::agent::protocol::LOG_LIMIT;
@@ -140,6 +141,9 @@ impl Execution {
                 status.log = done.log.map(|log| message::tail(&known.masked(&log), LOG_LIMIT / 4));
             }
             Err(failure) => {
+                if !matches!(failure.error, StepError::Unwritten(_)) {
+                    self.written.insert(index);
+                }
                 let retries = step_index.and_then(|s| resource.steps[s].retries).unwrap_or(0);
                 if self.status.steps[index].attempt > retries || self.is_hopeless(resource_index) {
                     self.failed(index, failure);
@@ -183,6 +187,7 @@ impl Execution {
         status.exit_code = failure.exit_code;
         status.message = Some(message);
         status.log = log;
+        self.forget_unwritten(index);
     }
 
     /// What the pod of a step waits for, where it has not begun.

@@ -68,6 +68,7 @@ pub async fn wait(
             Ok(true) => return Ok(object),
             Ok(false) if object.is_null() => why = "there is no such object".to_owned(),
             Ok(false) => why = "it is false".to_owned(),
+            Err(ExpressionError::Evaluation { .. }) if object.is_null() => why = "there is no such object".to_owned(),
             // What it reads may not be there yet.
             Err(ExpressionError::Evaluation { message, .. }) => why = message,
             Err(error) => return Err(StepError::Failed(format!("wait.until: {error}"))),

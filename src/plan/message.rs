@@ -102,8 +102,9 @@ pub fn denial(name: &str, run: &PhaseRunSpec, status: &PhaseRunStatus, undo: Opt
     };
     let deletes = run.phase == Phase::PreDelete && run.old_object.is_none();
     let otherwise = if deletes { let_go(run) } else { String::new() };
+    let nothing = if deletes { "deleted" } else { "stored" };
     let foot = format!(
-        "Nothing was stored.{undone} Look: kubectl get phaserun {name} -o yaml. Then mend the cause and make the change again.{otherwise}"
+        "Nothing was {nothing}.{undone} Look: kubectl get phaserun {name} -o yaml. Then mend the cause and make the change again.{otherwise}"
     );
     with_log(&failure_of(run, "", status), status, &foot)
 }

@@ -118,7 +118,7 @@ impl PluginAdmission {
                 users.insert(format!("{user} (deleted, but its last phases are still to run)"));
             }
         }
-        for open in self.engine.index.filter(|run| !run.is_over()) {
+        for open in self.engine.index.unsettled() {
             let user = format!("sandbox {}", open.target);
             if users.len() >= NAMED || users.contains(&user) {
                 continue;

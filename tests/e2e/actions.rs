@@ -112,6 +112,8 @@ fn a_wait_that_is_in_vain_says_what_it_saw() {
         space.namespace
     );
     assert!(said.contains(&why), "{said}");
+    let said = until("unread", "ConfigMap", "object.data.done == '1'");
+    assert!(said.contains(&why), "{said}");
     let said = until("forbidden", "Pod", "object != null");
     assert!(said.contains("could not be watched") && said.contains("cannot list resource \"pods\""), "{said}");
 }

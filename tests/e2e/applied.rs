@@ -142,6 +142,7 @@ fn what_the_service_account_may_not_do_is_denied_in_its_name() {
     let said = with(&space, "x", &resource("r", &plugin, "")).refused().stderr;
     assert!(said.contains(&format!("system:serviceaccount:{SLUICE}:{EDITOR}")), "{said}");
     assert!(said.contains("cannot") && said.contains("secrets"), "{said}");
+    assert!(!said.contains("FAILED"), "nothing was written, so there is nothing whose undoing could fail: {said}");
 }
 
 #[test]

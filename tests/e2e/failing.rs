@@ -127,6 +127,10 @@ fn w26_a_failed_pre_create_leaves_nothing_but_its_runs_and_says_why_and_what_to_
     assert_eq!(undone["spec"]["compensates"], name);
     assert_eq!(undone["status"]["steps"][0]["attempt"], 1);
     assert_eq!(undone["status"]["steps"][0]["exitCode"], 0, "the undoing was given what the failed run left");
+    // Nothing uses it any more.
+    eventually(SOON, "the plugin can be deleted", || {
+        kubectl(&["delete", "resourceplugin", &plugin]).success.then_some(())
+    });
 }
 
 #[test]

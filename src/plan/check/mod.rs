@@ -3,6 +3,7 @@
 //! Pure, as all of `plan`. A fault names the field, what is there, and what would be right.
 
 mod expressions;
+mod image;
 mod limits;
 mod outputs;
 mod plugin;

@@ -1,7 +1,7 @@
 //! The faults of a plugin: its name, its runner, the order of its steps and what they read.
 
 use super::trial::{Trial, Warnings};
-use super::{Fault, expressions, outputs};
+use super::{Fault, expressions, image, outputs};
 use crate::api::{ResourcePluginSpec, Step, StepKind, Workflow};
 use crate::plan::plugins::canonical;
 use crate::plan::{order, overlay};
@@ -34,6 +34,9 @@ pub fn examine(name: &str, spec: &ResourcePluginSpec) -> Findings {
     }
     if let Err(found) = overlay::overlay(&spec.runner) {
         faults.extend(found.into_iter().map(|message| Fault::new("spec.runner.podTemplateOverlay", message)));
+    }
+    if let Some(message) = spec.runner.image.as_deref().and_then(image::fault) {
+        faults.push(Fault::new("spec.runner.image", message));
     }
     for workflow in Workflow::ALL {
         let (field, steps) = spec.workflow_field(workflow);

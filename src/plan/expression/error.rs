@@ -89,10 +89,16 @@ pub(super) fn explain(
         E::InvalidArgumentCount { expected, actual } => {
             format!("a function is given {actual} arguments, it takes {expected}")
         }
-        E::MissingArgumentOrTarget => "a function is called without its argument".into(),
+        E::MissingArgumentOrTarget => {
+            "a function is called without its argument, or with what is not there: test that with has(…) first".into()
+        }
         E::UnexpectedType { got, want } => format!("{} is given where {want} is needed", without_values(got)),
         E::FunctionError { function, message } if function.starts_with('@') => without_values(message),
         E::FunctionError { function, .. } if secret => format!("{function}() cannot take what it is given"),
+        // The library's own words for what it could not read are those of its parser.
+        E::FunctionError { function, message } if message.contains("Error {") => {
+            format!("{function}() cannot read what it is given")
+        }
         E::FunctionError { function, message } => format!("{function}(): {}", without_values(message)),
         _ => "it cannot be evaluated".into(),
     }
