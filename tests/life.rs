@@ -396,8 +396,10 @@ impl TargetModel {
         let known = self.known(&world.replicas[replica]);
         let key = format!("key-{}", own.change);
         let entry = self.entry(run as usize, &own);
-        let gone = old.as_ref().is_some_and(|old| world.object.as_ref().is_none_or(|now| now.uid != old.uid));
-        if gone || is_blocked(&entry, &known, &[&key], stored(old.as_ref()).as_ref(), moment(2)) {
+        let uid = |object: &Option<Object>| object.as_ref().map(|object| object.uid);
+        if uid(&old) != uid(&world.object)
+            || is_blocked(&entry, &known, &[&key], stored(old.as_ref()).as_ref(), moment(2))
+        {
             world.withdraw(replica, run);
         } else {
             self.claim(world, replica, run);

@@ -11,9 +11,9 @@ use super::life::{self, Effect, Event, Life};
 use super::outputs::{self, Outputs};
 use super::queue::Place;
 use super::script::ScriptPods;
-use crate::api::{ObjectRef, PhaseRun, PhaseRunStatus, RunResource, StepKind, StepState, StepStatus};
+use crate::api::{ObjectRef, PhaseRun, PhaseRunStatus, RunResource, StepKind, StepState, StepStatus, labels};
 use crate::plan::message::with_causes;
-use crate::plan::{message, undo};
+use crate::plan::{message, room, undo};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
@@ -48,6 +48,8 @@ pub(super) struct Execution {
     worn_out: bool,
     /// It was at work before, and not all that was done then may be known.
     is_resumed: bool,
+    /// Bytes that the status may have.
+    room: usize,
     /// The `apply` steps of which something may have been written.
     pub(super) written: BTreeSet<usize>,
     /// Jobs of steps whose turn has not come, and whose objects are written down already.
@@ -81,7 +83,10 @@ impl Execution {
             .map_err(|source| EngineError::Refused { run: run.name_any(), source })?;
         life.write_into(&mut status);
         let is_resumed = before.executor.is_some();
-        let is_takeover = before.executor.is_some_and(|executor| executor != own);
+        let is_takeover = before.executor.as_ref().is_some_and(|executor| *executor != own);
+        let is_adopted =
+            before.executor.is_none() && run.annotations().get(labels::BEGUN_BY).is_some_and(|writer| *writer != own);
+        let room = room::for_status(&run.spec);
         let shared = Arc::new(run.clone());
         let pods = run
             .spec
@@ -102,12 +107,13 @@ impl Execution {
             layout,
             worn_out,
             is_resumed,
+            room,
             written: BTreeSet::new(),
             foreseen: BTreeMap::new(),
             must_save: false,
             saved_at: Instant::now(),
         };
-        if is_takeover {
+        if is_takeover || is_adopted {
             // Counted before anything else: what ended the last executor may end this one.
             execution.save().await?;
         }
@@ -252,6 +258,7 @@ impl Execution {
     async fn save(&mut self) -> Result<(), EngineError> {
         self.must_save = false;
         self.saved_at = Instant::now();
+        room::fit(&mut self.status, self.room);
         while self.is_unsaved() {
             let patch: Value = json!({
                 "metadata": {"resourceVersion": self.run.resource_version()},

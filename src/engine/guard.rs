@@ -4,12 +4,12 @@
 
 use super::life::{self, Role, Stored};
 use super::{Engine, EngineError};
-use crate::api::{Phase, TargetRef};
+use crate::api::{Phase, SandboxRecord, TargetRef, labels};
 use crate::engine::index::RunEntry;
 use crate::plan::message::with_causes;
 use k8s_openapi::jiff::Timestamp;
 use kube::Api;
-use kube::api::DynamicObject;
+use kube::api::{DynamicObject, ListParams};
 use std::time::Duration;
 
 /// How long a new run waits to be shown by this process's own watch.
@@ -18,7 +18,7 @@ const WATCHED_WITHIN: Duration = Duration::from_secs(10);
 /// What must hold for a run to begin; else it is taken back.
 #[derive(Clone, Debug)]
 pub enum Guard {
-    /// Of a pre-phase: no other change of the target was quicker, and the target is still there.
+    /// Of a pre-phase: no other change of the target was quicker, and the target is still there, or its name free.
     Change {
         /// The keys of every run of its own change.
         keys: Vec<String>,
@@ -42,49 +42,56 @@ pub(super) fn is_guarded(run: &RunEntry) -> bool {
 impl Engine {
     /// Whether a run may begin. `own` is the run as it was written.
     pub(super) async fn may_begin(&self, own: &RunEntry, guard: &Guard) -> bool {
-        let watched = tokio::time::timeout(WATCHED_WITHIN, self.index.until_watched(&own.name));
-        let (watched, there) = tokio::join!(watched, self.is_still_there(&own.target, guard));
-        if watched.is_err() {
+        if tokio::time::timeout(WATCHED_WITHIN, self.index.until_watched(&own.name)).await.is_err() {
             tracing::warn!(run = own.name, "a run is taken back: the watch of runs is late");
             return false;
-        }
-        match there {
-            Ok(true) => {}
-            Ok(false) => return false,
-            Err(error) => {
-                tracing::warn!(run = own.name, error = with_causes(&error), "a run is taken back");
-                return false;
-            }
         }
         if self.index.get(&own.name).is_none_or(|known| known.version() < own.version()) {
             return false;
         }
-        match guard {
-            Guard::Change { keys, stored } => {
-                let runs = self.index.of_name(&own.target.namespace, &own.target.name);
-                let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
-                !life::is_blocked(own, &runs, &keys, stored.as_ref(), Timestamp::now())
+        let (keys, stored) = match guard {
+            Guard::Change { keys, stored } => (keys, stored.as_ref()),
+            Guard::Deletion => return !life::is_early(own, &self.index.of_target(&own.target)),
+        };
+        let runs = self.index.of_name(&own.target.namespace, &own.target.name);
+        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+        if life::is_blocked(own, &runs, &keys, stored, Timestamp::now()) {
+            return false;
+        }
+        // Asked last: a change whose run is known to be over was stored before, if it ever was.
+        match self.is_as_asked(&own.target, stored).await {
+            Ok(is_so) => is_so,
+            Err(error) => {
+                tracing::warn!(run = own.name, error = with_causes(&error), "a run is taken back");
+                false
             }
-            Guard::Deletion => !life::is_early(own, &self.index.of_target(&own.target)),
         }
     }
 
-    /// Whether what a change is to change has not gone meanwhile: a request may have been held up on its way for as
-    /// long as a deletion takes.
-    async fn is_still_there(&self, target: &TargetRef, guard: &Guard) -> Result<bool, EngineError> {
-        match guard {
-            Guard::Change { stored: Some(stored), .. } => self.has(target, &stored.uid).await,
-            Guard::Change { stored: None, .. } | Guard::Deletion => Ok(true),
+    /// Whether what a change is to change is still there, and what it is to create is not. A request may have been held
+    /// up on its way for as long as other changes take.
+    async fn is_as_asked(&self, target: &TargetRef, stored: Option<&Stored>) -> Result<bool, EngineError> {
+        match stored {
+            Some(stored) => Ok(self.uid_of(target).await?.as_ref() == Some(&stored.uid)),
+            None => Ok(self.uid_of(target).await?.is_none() && !self.has_record(target).await?),
         }
     }
 
-    /// Whether the API server has this target under this UID.
-    pub async fn has(&self, target: &TargetRef, uid: &str) -> Result<bool, EngineError> {
+    /// The UID of what the API server has under a target's name now.
+    pub async fn uid_of(&self, target: &TargetRef) -> Result<Option<String>, EngineError> {
         let what = "read the target of a change";
         let (kind, _) =
             self.kinds.find(&self.client, &target.api_version, &target.kind).await.map_err(EngineError::api(what))?;
         let objects: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), &target.namespace, &kind);
         let found = objects.get_metadata_opt(&target.name).await.map_err(EngineError::api(what))?;
-        Ok(found.is_some_and(|found| found.metadata.uid.as_deref() == Some(uid)))
+        Ok(found.and_then(|found| found.metadata.uid))
+    }
+
+    /// Whether the last phases of a gone target of this name are still to run.
+    async fn has_record(&self, target: &TargetRef) -> Result<bool, EngineError> {
+        let records: Api<SandboxRecord> = Api::all(self.client.clone());
+        let of_name = ListParams::default().labels(&labels::selector(&target.namespace, &target.name)).limit(1);
+        let found = records.list_metadata(&of_name).await;
+        Ok(!found.map_err(EngineError::api("look for a record of the target's name"))?.items.is_empty())
     }
 }

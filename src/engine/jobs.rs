@@ -7,11 +7,11 @@ use super::impersonate::ServiceAccount;
 use super::objects::Objects;
 use super::outputs::{Keeper, Outputs};
 use super::{Engine, delete, http, inputs, values, wait};
-use crate::api::{Http, RunResource, Step, TargetRef, Wait};
+use crate::api::{Http, ObjectRef, RunResource, Step, TargetRef, Wait};
 use crate::plan::expression::Expression;
 use crate::plan::kinds;
 use crate::plan::scope::{Scope, ScopeBuilder};
-use crate::plan::{changes, runs};
+use crate::plan::{changes, room, runs};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use kube::{Resource, ResourceExt};
@@ -66,7 +66,12 @@ impl Execution {
         let actor = self.actor(&resource);
         if let Some(apply) = &step.apply {
             let manifests = actor.applier().render(apply, &scope).await?;
-            self.status.steps[index].applied = manifests.iter().map(|m| m.reference.clone()).collect();
+            let references: Vec<ObjectRef> = manifests.iter().map(|m| m.reference.clone()).collect();
+            let others = self.status.steps.iter().enumerate().filter(|(other, _)| *other != index);
+            if let Some(fault) = room::too_many(others.map(|(_, step)| step), &references) {
+                return Err(StepError::Failed(fault).into());
+            }
+            self.status.steps[index].applied = references;
             let before = self.engine.applied_before(&self.run, &resource.name, Some(&step.name));
             let new = manifests.iter().map(|m| m.reference.clone()).filter(|m| !before.contains(m)).collect();
             let looking = actor.clone();

@@ -14,6 +14,7 @@ pub mod overlay;
 pub mod plugins;
 pub mod pod;
 pub mod queue;
+pub mod room;
 pub mod runs;
 pub mod scope;
 pub mod strategic;

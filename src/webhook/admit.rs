@@ -12,7 +12,7 @@ use crate::engine::{Engine, EngineError};
 use crate::plan::plugins::Plugins;
 use crate::plan::runs::{self, Change, PlannedRun, Side};
 use crate::plan::timing::{self, Waiting};
-use crate::plan::{check, key, message};
+use crate::plan::{check, key, message, room};
 use kube::Api;
 use kube::api::ListParams;
 use std::sync::atomic::Ordering;
@@ -187,6 +187,9 @@ impl Admission {
         if let Change::Create { new } | Change::Update { new, .. } = change {
             if let Some(resource) = runs::unpinned(new) {
                 return Err(busy(&format!("which version resource {resource:?} means by @latest is not known yet")));
+            }
+            if let Some(fault) = room::fault(change, &planned, &plugins) {
+                return Err(Answer::deny(fault));
             }
             let faults = check::sandbox(new, &plugins);
             if !faults.is_empty() {

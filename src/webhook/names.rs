@@ -55,9 +55,9 @@ impl Admission {
 
     /// A change of what was deleted while the request was on its way is none any more.
     pub(super) async fn refuse_gone(&self, target: &TargetRef, stored: &Stored, deadline: Instant) -> Judged<()> {
-        match tokio::time::timeout_at(deadline, self.engine.has(target, &stored.uid)).await {
-            Ok(Ok(true)) => Ok(()),
-            Ok(Ok(false)) => Err(Answer::Deny {
+        match tokio::time::timeout_at(deadline, self.engine.uid_of(target)).await {
+            Ok(Ok(Some(uid))) if uid == stored.uid => Ok(()),
+            Ok(Ok(_)) => Err(Answer::Deny {
                 code: 404,
                 reason: "NotFound",
                 message: format!("sandboxes.{GROUP} {:?} not found: it was deleted meanwhile", target.name),

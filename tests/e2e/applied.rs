@@ -242,3 +242,23 @@ fn another_version_is_a_pre_delete_of_the_old_and_then_a_pre_create_of_the_new()
     let kept = config_maps(&space);
     assert!(kept.contains(&"pre-create-x".to_owned()), "what the new version made outlives the old one: {kept:?}");
 }
+
+#[test]
+fn more_than_can_be_written_down_is_refused_and_nothing_waits_for_it() {
+    let space = Space::new("large");
+    let name = format!("{}-${{i}}", "n".repeat(200));
+    let many = format!(
+        "  preCreate: [{{name: many, apply: {{forEach: 'lists.range(5000)', as: i, manifests: [{{apiVersion: v1, kind: ConfigMap, metadata: {{name: '{name}'}}}}]}}}}]"
+    );
+    let plugin = space.plugin("many", &applying(&many));
+    let said = with(&space, "x", &resource("r", &plugin, "")).refused().stderr;
+    assert!(said.contains("5000 objects") && said.contains("make fewer objects"), "{said}");
+    assert!(config_maps(&space).is_empty());
+
+    let plugin = space.plugin("quiet", &applying(&format!("  postDelete: [{}]", keeps("note", "last", "a: b"))));
+    let params: Vec<String> = (0..20).map(|n| format!("p{n}: {}", "x".repeat(16_000))).collect();
+    let params = format!("params: {{{}}}", params.join(", "));
+    let large = space.sandbox("y", &format!("  resources: [{{name: r, plugin: {plugin}, {params}}}]"));
+    let said = kubectl_file(&["create"], &large).refused().stderr;
+    assert!(said.contains("the sandbox has 31") && said.contains("can be stored"), "{said}");
+}
