@@ -165,8 +165,8 @@ mod tests {
             message: Some("m".repeat(500)),
             ..StepStatus::default()
         };
-        let mut status = PhaseRunStatus::default();
-        status.steps = (0..40).map(|_| step(StepState::Succeeded)).chain([step(StepState::Failed)]).collect();
+        let steps = (0..40).map(|_| step(StepState::Succeeded)).chain([step(StepState::Failed)]).collect();
+        let mut status = PhaseRunStatus { steps, ..PhaseRunStatus::default() };
         let whole = status.clone();
         fit(&mut status, 10_000_000);
         assert_eq!(status, whole);

@@ -2,6 +2,7 @@
 
 use crate::cluster::{Outcome, SLUICE, Space, apply, eventually, keeps, kubectl, kubectl_file, step, step_image};
 use serde_json::Value;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// The account of these tests' plugins, beside the one that may not read Secrets.
@@ -44,6 +45,9 @@ metadata: {{name: {ACTOR}, namespace: {SLUICE}}}
 data: {{region: north}}
 "
     );
+    // Of two that apply what is not there yet one would fail.
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     apply(&manifest).ok();
 }
 

@@ -258,7 +258,7 @@ fn more_than_can_be_written_down_is_refused_and_nothing_waits_for_it() {
     let plugin = space.plugin("quiet", &applying(&format!("  postDelete: [{}]", keeps("note", "last", "a: b"))));
     let params: Vec<String> = (0..20).map(|n| format!("p{n}: {}", "x".repeat(16_000))).collect();
     let params = format!("params: {{{}}}", params.join(", "));
-    let large = space.sandbox("y", &format!("  resources: [{{name: r, plugin: {plugin}, {params}}}]"));
+    let large = space.sandbox("z", &format!("  resources: [{{name: r, plugin: {plugin}, {params}}}]"));
     let said = kubectl_file(&["create"], &large).refused().stderr;
     assert!(said.contains("the sandbox has 31") && said.contains("can be stored"), "{said}");
 }
