@@ -35,6 +35,9 @@ pub const WARM_OF: &str = "sluice.dev/warm-of";
 /// On a pod that waits for a run: a hash of the template that it was made of.
 pub const WARM_TEMPLATE: &str = "sluice.dev/warm-template";
 
+/// On Sluice's own pods, and on no pod of a plugin's: `server`. The chart's Service, Deployment and the like select by it.
+pub const COMPONENT: &str = "sluice.dev/component";
+
 /// Annotation of a target, written by the mutating webhook: which version each `@latest` stands for, as JSON.
 pub const LATEST: &str = "sluice.dev/latest";
 /// Annotation of a run: the process that wrote it, and begins it unless it is gone.

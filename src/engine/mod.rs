@@ -15,6 +15,7 @@ pub mod index;
 mod inputs;
 mod jobs;
 pub mod life;
+mod masking;
 mod objects;
 mod outcome;
 pub mod outputs;

@@ -5,6 +5,7 @@
 
 use super::error::{EngineError, StepError, is_status};
 use super::index::RunEntry;
+use super::masking;
 use crate::api::{Step, labels};
 use crate::plan::order;
 use k8s_openapi::ByteString;
@@ -13,14 +14,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{DeleteParams, ListParams, ObjectMeta, Patch, PatchParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-
-/// Shorter values are no secrets, and would make a log unreadable.
-const SHORTEST_SECRET: usize = 4;
-const SHORTEST_SECRET_LINE: usize = 8;
-/// A longer value is data, not a key.
-const MASKED_LINES: usize = 200;
 
 /// Resource, step, output.
 pub type OutputName = (String, String, String);
@@ -30,10 +26,13 @@ pub type OutputName = (String, String, String);
 pub struct Outputs {
     known: BTreeMap<OutputName, Vec<u8>>,
     hidden: BTreeSet<Vec<u8>>,
+    /// What of both is masked. The longest first: one form may be part of another.
+    forms: BTreeSet<(Reverse<usize>, String)>,
 }
 
 impl Outputs {
     pub fn insert(&mut self, name: OutputName, content: Vec<u8>) {
+        self.take_forms(&content);
         self.known.insert(name, content);
     }
 
@@ -43,7 +42,17 @@ impl Outputs {
 
     /// Takes values of Secrets that steps are given, for [`Outputs::masked`].
     pub fn hide(&mut self, secrets: Vec<Vec<u8>>) {
-        self.hidden.extend(secrets);
+        for secret in secrets {
+            if !self.hidden.contains(&secret) {
+                self.take_forms(&secret);
+                self.hidden.insert(secret);
+            }
+        }
+    }
+
+    /// Once for each, since there are many messages.
+    fn take_forms(&mut self, secret: &[u8]) {
+        self.forms.extend(masking::forms(secret).into_iter().map(|form| (Reverse(form.len()), form)));
     }
 
     /// The `steps` of the scope of `reader`, a step of `resource`: `steps.STEP.OUTPUT`, as text, of the steps that it
@@ -62,25 +71,13 @@ impl Outputs {
         Value::Object(steps)
     }
 
-    /// The text with every output's content of four characters or more made unreadable.
+    /// The text with every output's content, and every secret's, of four characters or more made unreadable: as it is
+    /// and in the forms of [`masking`].
     pub fn masked(&self, text: &str) -> String {
         let mut masked = text.to_owned();
-        // The longest first: one value may be part of another.
-        let mut values: Vec<&str> = self
-            .known
-            .values()
-            .chain(&self.hidden)
-            .filter_map(|v| std::str::from_utf8(v).ok())
-            .map(str::trim)
-            .collect();
-        values.sort_unstable_by_key(|value| std::cmp::Reverse(value.len()));
-        for value in values.into_iter().filter(|value| value.len() >= SHORTEST_SECRET) {
-            masked = masked.replace(value, "***");
-            // A log has it line by line, each with the step's name before it.
-            for line in
-                value.lines().take(MASKED_LINES).map(str::trim).filter(|line| line.len() >= SHORTEST_SECRET_LINE)
-            {
-                masked = masked.replace(line, "***");
+        for (_, form) in &self.forms {
+            if masked.contains(form) {
+                masked = masked.replace(form, "***");
             }
         }
         masked
@@ -206,5 +203,15 @@ mod tests {
         outputs.hide(vec![b"sesame open".to_vec(), b"first line\nsecond line".to_vec()]);
         assert_eq!(outputs.masked("login with hunter22 failed"), "login with *** failed");
         assert_eq!(outputs.masked("[a] first line\n[a] second line, sesame open"), "[a] ***\n[a] ***, ***");
+    }
+
+    #[test]
+    fn what_is_masked_may_be_quoted_or_encoded_and_the_longest_goes_first() {
+        let mut outputs = Outputs::default();
+        outputs.insert(("db".into(), "branch".into(), "password".into()), br#"pa"ss\word<&>zz"#.to_vec());
+        outputs.hide(vec![b"word".to_vec(), b"hunter22".to_vec(), b"hunter22".to_vec()]);
+        let said =
+            r#"Invalid value: "pa\"ss\\word<&>zz": a label; {"a":"pa\"ss\\word\u003c\u0026\u003ezz"}, aHVudGVyMjI=."#;
+        assert_eq!(outputs.masked(said), r#"Invalid value: "***": a label; {"a":"***"}, ***."#);
     }
 }

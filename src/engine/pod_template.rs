@@ -241,6 +241,7 @@ fn resources() -> ResourceRequirements {
 mod tests {
     use super::*;
     use crate::api::{Input, InputAs, Output};
+    use rstest::rstest;
 
     fn settings() -> PodSettings {
         PodSettings { own_namespace: "sluice".into(), agent_image: "sluice:1".into(), image_pull_policy: None }
@@ -340,6 +341,34 @@ spec:
         let limits = main.resources.as_ref().unwrap().limits.as_ref().unwrap();
         assert_eq!((limits["cpu"].0.as_str(), limits["memory"].0.as_str()), ("1", "1Gi"));
         assert_eq!(spec.security_context.unwrap().run_as_user, Some(USER));
+    }
+
+    #[test]
+    fn no_overlay_makes_a_pod_look_like_a_server_of_sluice() {
+        let chart = include_str!("../../charts/sluice/templates/_names.tpl");
+        assert!(chart.contains(&format!("\n{}: server\n", labels::COMPONENT)), "the chart selects by it");
+        let text = format!(
+            "metadata: {{labels: {{app.kubernetes.io/name: sluice, app.kubernetes.io/instance: sluice, {}: server}}}}",
+            labels::COMPONENT
+        );
+        let target = TargetRef { namespace: "shop".into(), name: "x".into(), ..TargetRef::default() };
+        let to = Assignment { run: "r", target: &target, resource: "db", part: "0", owner: None, timeout_seconds: 30 };
+        let pod = assigned("r-0", "sluice", laid_over(&text), &to);
+        let labels = pod.metadata.labels.unwrap();
+        assert_eq!(labels["app.kubernetes.io/name"], "sluice");
+        assert_eq!(labels.get(labels::COMPONENT), None);
+    }
+
+    #[rstest]
+    #[case("ownerReferences: [{apiVersion: v1, kind: ConfigMap, name: a, uid: b}]", "ownerReferences")]
+    #[case("finalizers: [example.com/never]", "finalizers")]
+    #[case("generateName: p-", "generateName")]
+    #[case("uid: a", "uid")]
+    fn an_overlay_sets_no_metadata_but_labels_and_annotations(#[case] metadata: &str, #[case] field: &str) {
+        let mut resource = resource(&[]);
+        resource.runner.pod_template_overlay = Some(format!("metadata: {{{metadata}}}"));
+        let error = of_resource(&settings(), &resource, None).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("runner.podTemplateOverlay: metadata.{field}: ")), "{error}");
     }
 
     #[test]

@@ -98,8 +98,7 @@ async fn inject_one(client: &Client, fault: Fault, rng: &mut StdRng, paused: &mu
 
 /// The process of one of Sluice's pods.
 async fn replica(pods: &Api<Pod>, rng: &mut StdRng) -> anyhow::Result<Option<u32>> {
-    let found =
-        pods.list(&ListParams::default().labels("app.kubernetes.io/name=sluice,pod-template-hash")).await?.items;
+    let found = pods.list(&ListParams::default().labels("sluice.dev/component=server")).await?.items;
     Ok(found.choose(rng).and_then(|pod| process_of(&pod.name_any())))
 }
 

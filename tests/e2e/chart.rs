@@ -43,7 +43,7 @@ fn upgrade(more: &[&str], values: &str) -> Outcome {
 fn taken_over() {
     let deployment = get(&["-n", SLUICE, "deployment", "sluice"]).unwrap();
     eventually(Duration::from_secs(90), "the replicas of before are gone", || {
-        let pods = list(&["-n", SLUICE, "pods", "-l", "app.kubernetes.io/name=sluice,pod-template-hash"]);
+        let pods = list(&["-n", SLUICE, "pods", "-l", "sluice.dev/component=server"]);
         (Some(pods.len() as u64) == deployment["spec"]["replicas"].as_u64()).then_some(())
     });
     answers();

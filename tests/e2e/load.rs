@@ -41,7 +41,7 @@ fn w13_a_request_that_has_less_time_left_is_answered_before_it_is_up() {
 
 /// How often Sluice has told somebody to come again.
 fn told_to_come_again() -> u64 {
-    let pods = list(&["-n", SLUICE, "pods", "-l", "app.kubernetes.io/name=sluice,pod-template-hash"]);
+    let pods = list(&["-n", SLUICE, "pods", "-l", "sluice.dev/component=server"]);
     let of_pod = |pod: &Value| {
         let path = format!(
             "/api/v1/namespaces/{SLUICE}/pods/{}:8080/proxy/metrics",

@@ -1,6 +1,6 @@
 //! What a plugin's runner says of its pods: what is laid over their template, and who shares one.
 
-use crate::cluster::{SLUICE, Space, apply, eventually, kubectl, list, log, plugin, step_image};
+use crate::cluster::{SLUICE, Space, apply, eventually, get, kubectl, list, log, plugin, step_image};
 use crate::raw::Proxy;
 use crate::server::{crash, fresh};
 use crate::sleepers::{THREE, begin, begun, of_run, once, sandbox_in};
@@ -37,7 +37,7 @@ metadata: {{name: {account}, namespace: {SLUICE}}}
     image: '{image}'
     podTemplateOverlay: |
       metadata:
-        labels: {{team: payments}}
+        labels: {{team: payments, app.kubernetes.io/name: sluice, app.kubernetes.io/instance: sluice, sluice.dev/component: server}}
         annotations: {{example.com/inject: 'false'}}
       spec:
         serviceAccountName: {account}
@@ -76,6 +76,11 @@ metadata: {{name: {account}, namespace: {SLUICE}}}
     assert!(log(&run, "greet").contains("token"), "an account that is named is the pod's: {run:#}");
     let (metadata, spec) = (&pod["metadata"], &pod["spec"]);
     assert_eq!(metadata["labels"]["team"], "payments");
+    assert_eq!(metadata["labels"]["app.kubernetes.io/name"], "sluice");
+    let service = get(&["-n", SLUICE, "service", "sluice"]).unwrap();
+    let selector = service["spec"]["selector"].as_object().unwrap();
+    let is_endpoint = selector.iter().all(|(name, value)| &metadata["labels"][name] == value);
+    assert!(!is_endpoint, "a step's pod would be sent reviews: {:#} by {selector:?}", metadata["labels"]);
     assert_eq!(metadata["annotations"]["example.com/inject"], "false");
     assert_eq!(metadata["labels"]["sluice.dev/run"], run["metadata"]["name"]);
     assert_eq!(spec["containers"].as_array().unwrap().len(), 2);

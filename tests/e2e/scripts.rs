@@ -138,7 +138,7 @@ fn outputs_reach_later_steps_and_phases_byte_by_byte_and_are_never_shown() {
         ("the record", serde_json::to_string(&list(&["sandboxrecords"])).unwrap()),
         ("the events", serde_json::to_string(&list(&["-A", "events"])).unwrap()),
         ("Sluice's log", {
-            let selector = "app.kubernetes.io/name=sluice";
+            let selector = "sluice.dev/component=server";
             kubectl(&["-n", SLUICE, "logs", "-l", selector, "--tail=-1"]).ok().stdout
         }),
     ] {

@@ -11,7 +11,7 @@ pub const SOON: Duration = Duration::from_secs(90);
 
 /// The pods that are not on their way out.
 pub fn pods() -> Vec<Value> {
-    let mut pods = list(&["-n", SLUICE, "pods", "-l", "app.kubernetes.io/name=sluice,pod-template-hash"]);
+    let mut pods = list(&["-n", SLUICE, "pods", "-l", "sluice.dev/component=server"]);
     pods.retain(|pod| pod["metadata"]["deletionTimestamp"].is_null());
     pods
 }
@@ -65,7 +65,7 @@ fn scale(replicas: usize) {
     kubectl(&["-n", SLUICE, "scale", "deployment/sluice", &format!("--replicas={replicas}")]).ok();
     rolled_out();
     eventually(SOON, "there are so many replicas", || {
-        let all = list(&["-n", SLUICE, "pods", "-l", "app.kubernetes.io/name=sluice,pod-template-hash"]);
+        let all = list(&["-n", SLUICE, "pods", "-l", "sluice.dev/component=server"]);
         (all.len() == replicas).then_some(())
     });
 }

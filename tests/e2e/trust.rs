@@ -64,7 +64,7 @@ fn a_forged_review_finds_nobody_unless_it_knows_the_path_that_the_configurations
     assert_eq!(space.runs("insider").len(), 1);
 
     // What a replica writes down must not give the path away.
-    let selector = "app.kubernetes.io/name=sluice";
+    let selector = "sluice.dev/component=server";
     let logs = kubectl(&["-n", SLUICE, "logs", "-l", selector, "--all-containers", "--tail=-1"]).ok();
     assert!(!logs.stdout.is_empty() && !logs.stdout.contains(token), "the token is in the logs");
 }

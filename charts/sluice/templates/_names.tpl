@@ -18,6 +18,15 @@ app.kubernetes.io/name: {{ include "sluice.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
+{{- /*
+Sluice's own pods. The last label decides: a plugin's podTemplateOverlay can give a step's pod in this namespace every other
+label, but none of `sluice.dev/`. A pod that it made look like a server would be sent reviews, and a ReplicaSet would adopt it.
+*/}}
+{{- define "sluice.podSelector" -}}
+{{ include "sluice.selector" . }}
+sluice.dev/component: server
+{{- end }}
+
 {{- define "sluice.standardLabels" -}}
 {{ include "sluice.selector" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
