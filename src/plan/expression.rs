@@ -2,13 +2,15 @@
 //!
 //! Pure: no client and, but for [`Expression::evaluate_bounded`], no clock. The library that parses and evaluates has
 //! neither a type checker nor limits; what bounds an expression is here: `guard` its source, `tree` its form,
-//! `limits` and `loops` what an evaluation may do.
+//! `limits`, `loops`, `keep` and `bounds` what an evaluation may do.
 
+mod bounds;
 mod cache;
 mod calls;
 mod error;
 mod functions;
 mod guard;
+mod keep;
 mod limits;
 mod lookups;
 mod loops;
@@ -26,6 +28,7 @@ mod docs;
 #[cfg(test)]
 mod tests;
 
+pub use bounds::{MAX_COMPARED, MAX_COMPARED_SIZE, MAX_FIND_ALL, MAX_ITEMS, MAX_SEARCH, MAX_TEXT};
 pub use error::ExpressionError;
 pub use guard::{MAX_BRACKETS, MAX_LINKS, MAX_SOURCE};
 pub use limits::{MAX_LOOPS, MAX_OUTPUT, MAX_RANGE, MAX_WORK, TIME};
@@ -56,6 +59,8 @@ pub struct Expression(Arc<Parsed>);
 struct Parsed {
     source: String,
     tree: Tree,
+    /// What is evaluated: the tree in which everything that is kept is paid for.
+    paid: Tree,
     uses: tree::Uses,
     depth: usize,
 }
@@ -82,7 +87,9 @@ impl Expression {
         if let Some(message) = uses.refused.clone() {
             return Err(ExpressionError::Syntax { place: Place::of_byte(source, 0), message });
         }
-        Ok(Self(Arc::new(Parsed { source: source.to_owned(), tree: tree::rewritten(tree), uses, depth })))
+        let tree = tree::rewritten(tree);
+        let paid = keep::paid(tree.clone());
+        Ok(Self(Arc::new(Parsed { source: source.to_owned(), tree, paid, uses, depth })))
     }
 
     /// The source that the expression was parsed from.
@@ -193,7 +200,7 @@ impl Expression {
         stack::for_depth(self.0.depth, || {
             scope.with_context(|context| {
                 limits::Budget::install(context, cancel);
-                Value::resolve(&self.0.tree, context).map(|value| values::to_json(&value))
+                Value::resolve(&self.0.paid, context).map(|value| values::to_json(&value))
             })
         })
     }

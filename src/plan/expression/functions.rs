@@ -1,7 +1,7 @@
 //! The functions that expressions have: those of the library, where needed with a bound.
 
 use super::limits::MAX_RANGE;
-use super::loops;
+use super::{bounds, keep, loops};
 use kube_cel::KubeCelExt;
 use kube_cel::cel::extractors::{Arguments, This};
 use kube_cel::cel::objects::Value;
@@ -50,6 +50,8 @@ pub(crate) fn context() -> Context<'static> {
     let mut context = Context::default().with_all();
     context.add_function("lists.range", range);
     context.add_function("join", join);
+    bounds::register(&mut context);
+    keep::register(&mut context);
     loops::register(&mut context);
     context
 }
@@ -94,7 +96,11 @@ fn join(This(items): This<Arc<Vec<Value>>>, Arguments(arguments): Arguments) -> 
     let texts: Option<Vec<&str>> =
         items.iter().map(|item| if let Value::String(t) = item { Some(t.as_str()) } else { None }).collect();
     match texts {
-        Some(texts) => Ok(Value::String(Arc::new(texts.join(separator)))),
+        Some(texts) => {
+            let between = separator.len().saturating_mul(texts.len().saturating_sub(1));
+            bounds::may_make("join", texts.iter().map(|text| text.len()).fold(between, usize::saturating_add))?;
+            Ok(Value::String(Arc::new(texts.join(separator))))
+        }
         None => {
             Err(ExecutionError::function_error("join", "every item must be a string: use .map(v, string(v)) first"))
         }

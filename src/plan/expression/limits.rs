@@ -1,4 +1,5 @@
-//! What an evaluation may cost. The library has no limits of its own: the loops are ours (see `loops`), and they count.
+//! What an evaluation may cost. The library has no limits of its own: the loops are ours (see `loops`), and they count,
+//! as does what is kept elsewhere (see `keep`). What single functions may do is in `bounds`.
 
 use kube_cel::cel::objects::{Opaque, Value};
 use kube_cel::cel::{Context, ExecutionError};
@@ -10,7 +11,7 @@ use std::time::Duration;
 pub const MAX_OUTPUT: usize = 512 * 1024;
 /// How deep `map`, `filter`, `all`, `exists` and `exists_one` may nest.
 pub const MAX_LOOPS: usize = 3;
-/// How many bytes of values the loops of one evaluation may go through and keep.
+/// How many bytes of values one evaluation may go through in loops, and make and keep.
 pub const MAX_WORK: usize = 128 * 1024 * 1024;
 /// How long a bounded evaluation may take.
 pub const TIME: Duration = Duration::from_secs(1);
@@ -54,22 +55,35 @@ impl Budget {
 
     /// Spends what a loop's round over `value` costs.
     pub fn spend(context: &Context<'_>, value: &Value) -> Result<(), ExecutionError> {
-        let Some(held) = context.get_variable(VARIABLE) else {
-            return Err(ExecutionError::function_error("@budget", "a loop runs without a budget"));
-        };
-        let Value::Opaque(held) = Value::try_from(held.as_ref())? else {
-            return Err(ExecutionError::function_error("@budget", "a loop runs without a budget"));
-        };
-        let Some(budget) = held.downcast_ref::<Budget>() else {
-            return Err(ExecutionError::function_error("@budget", "a loop runs without a budget"));
-        };
-        if budget.cancel.is_cancelled() {
+        let paid = Self::of(context, |budget| budget.pay(ROUND + size(value)));
+        paid.unwrap_or_else(|| Err(ExecutionError::function_error("@budget", "a loop runs without a budget")))
+    }
+
+    /// Spends what `value` costs that is kept for a while. Free where there is no budget, as in a trial.
+    pub fn hold(context: &Context<'_>, value: &Value) -> Result<(), ExecutionError> {
+        Self::of(context, |budget| budget.pay(size(value))).unwrap_or(Ok(()))
+    }
+
+    /// An error if the evaluation was told to end.
+    pub fn go_on(context: &Context<'_>) -> Result<(), ExecutionError> {
+        Self::of(context, |budget| budget.pay(0)).unwrap_or(Ok(()))
+    }
+
+    /// What `ask` says of the budget in `context`; none if there is none.
+    fn of<T>(context: &Context<'_>, ask: impl FnOnce(&Budget) -> T) -> Option<T> {
+        let held = context.get_variable(VARIABLE)?;
+        let Ok(Value::Opaque(held)) = Value::try_from(held.as_ref()) else { return None };
+        held.downcast_ref::<Budget>().map(ask)
+    }
+
+    fn pay(&self, cost: usize) -> Result<(), ExecutionError> {
+        if self.cancel.is_cancelled() {
             return Err(ExecutionError::function_error("@budget", "its time is up"));
         }
-        let cost = ROUND + size(value);
-        let left = budget.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(cost));
+        let left = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(cost));
         left.map(drop).map_err(|_| {
-            let message = format!("its loops go through more than {} MiB of values: loop over less", MAX_WORK >> 20);
+            let most = MAX_WORK >> 20;
+            let message = format!("it goes through and makes more than {most} MiB of values: loop over and make less");
             ExecutionError::function_error("@budget", message)
         })
     }
@@ -89,9 +103,9 @@ impl Opaque for Budget {
     }
 }
 
-/// About how many bytes `value` holds.
-fn size(value: &Value) -> usize {
-    const WORD: usize = 16;
+/// About how many bytes `value` holds, in the forms that the library has it in at one time.
+pub(super) fn size(value: &Value) -> usize {
+    const WORD: usize = 64;
     match value {
         Value::String(text) => WORD + text.len(),
         Value::Bytes(bytes) => WORD + bytes.len(),

@@ -122,7 +122,7 @@ impl Uses {
 /// The prefixes of functions; `math.foo()` is an unknown function, not a method of an unknown variable `math`.
 const LIBRARIES: [&str; 9] = ["math", "sets", "lists", "strings", "format", "base64", "jsonpatch", "optional", "ip"];
 
-fn is_operator(name: &str) -> bool {
+pub(super) fn is_operator(name: &str) -> bool {
     name.starts_with('@') || name.contains(['_', '!', '-']) && !name.contains(|c: char| c.is_ascii_alphanumeric())
 }
 
