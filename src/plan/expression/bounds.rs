@@ -207,8 +207,8 @@ mod tests {
     use serde_json::{Value as Json, json};
     use std::time::{Duration, Instant};
 
-    fn evaluated(source: &str, item: Json) -> Result<Json, String> {
-        let scope = update().with("x", &item).unwrap();
+    fn evaluated(source: &str, item: &Json) -> Result<Json, String> {
+        let scope = update().with("x", item).unwrap();
         Expression::parse(source).unwrap().evaluate(&scope).map_err(|error| error.to_string())
     }
 
@@ -246,7 +246,7 @@ mod tests {
     #[case(&format!("[[1]]{}.size()", ".map(a, [a, a])".repeat(40)), json!(1), "more than 128 MiB")]
     fn what_multiplies_is_bounded(#[case] source: &str, #[case] item: Json, #[case] expected: &str) {
         let started = Instant::now();
-        let message = evaluated(source, item).unwrap_err();
+        let message = evaluated(source, &item).unwrap_err();
         assert!(message.contains(expected), "{message}");
         assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
     }
@@ -262,7 +262,7 @@ mod tests {
     #[case("[x, ?optional.none(), x].size()", json!("a"), json!(2))]
     #[case("{'a': x, ?'b': optional.of(x), x: 1}", json!("k"), json!({"a": "k", "b": "k", "k": 1}))]
     fn what_is_usual_is_not(#[case] source: &str, #[case] item: Json, #[case] expected: Json) {
-        assert_eq!(evaluated(source, item), Ok(expected));
+        assert_eq!(evaluated(source, &item), Ok(expected));
     }
 
     #[test]
