@@ -73,7 +73,10 @@ impl Engine {
     async fn is_as_asked(&self, target: &TargetRef, stored: Option<&Stored>) -> Result<bool, EngineError> {
         match stored {
             Some(stored) => Ok(self.uid_of(target).await?.as_ref() == Some(&stored.uid)),
-            None => Ok(self.uid_of(target).await?.is_none() && !self.has_record(target).await?),
+            None => {
+                let (uid, has_record) = tokio::try_join!(self.uid_of(target), self.has_record(target))?;
+                Ok(uid.is_none() && !has_record)
+            }
         }
     }
 
