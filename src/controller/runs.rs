@@ -239,6 +239,8 @@ async fn tell(context: &Arc<Context>, told: &mut BTreeSet<(String, News)>) {
         let (name, message) = (&run.name, run.message.as_deref().unwrap_or("done"));
         let target = TargetRef { uid: run.uid().map(str::to_owned), ..(*run.target).clone() };
         let action = format!("{phase:?}");
+        let reason =
+            |undo: &str, ended| if run.compensates.is_some() { undo.to_owned() } else { format!("{phase:?}{ended}") };
         let purpose = run.compensates.as_ref().map_or_else(String::new, |of| format!(", undoing {of}"));
         if news == News::Long {
             let (of, ran) = (format!("{} {target}", target.kind), life::since(run.started_at, now));
@@ -257,12 +259,10 @@ async fn tell(context: &Arc<Context>, told: &mut BTreeSet<(String, News)>) {
                 || format!("{phase}{purpose} failed: {message}; run {name}"),
                 |whole| message::failure(name, &whole.spec, &whole.status.unwrap_or_default()),
             );
-            let reason = if run.compensates.is_some() { "UndoFailed".to_owned() } else { format!("{phase:?}Failed") };
-            context.recorder.warning(&target, &reason, &action, &note).await;
+            context.recorder.warning(&target, &reason("UndoFailed", "Failed"), &action, &note).await;
         } else if phase != Phase::PreCreate {
             let note = format!("{phase}{purpose} ran: {message}; run {name}");
-            let reason = if run.compensates.is_some() { "Undone".to_owned() } else { format!("{phase:?}Succeeded") };
-            context.recorder.normal(&target, &reason, &action, &note).await;
+            context.recorder.normal(&target, &reason("Undone", "Succeeded"), &action, &note).await;
         }
     });
     stream::iter(events).for_each_concurrent(AT_ONCE, |event| event).await;

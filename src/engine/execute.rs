@@ -11,7 +11,7 @@ use super::life::{self, Effect, Event, Life};
 use super::outputs::{self, Outputs};
 use super::queue::Place;
 use super::script::ScriptPods;
-use crate::api::{ObjectRef, PhaseRun, PhaseRunStatus, RunResource, StepKind, StepState, StepStatus, labels};
+use crate::api::{ObjectRef, PhaseRun, PhaseRunStatus, RunResource, StepKind, StepState, StepStatus};
 use crate::plan::message::with_causes;
 use crate::plan::{message, room, undo};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
@@ -75,7 +75,8 @@ impl Execution {
         if status.steps.is_empty() {
             status.steps = layout.iter().map(|(r, s)| pending(&run.spec.resources[*r], *s)).collect();
         }
-        let before = Life::from(&RunEntry::from(&run));
+        let entry = RunEntry::from(&run);
+        let before = Life::from(&entry);
         let own = engine.replicas.own().to_string();
         let orphaned = before.executor.as_ref().is_some_and(|executor| !engine.replicas.is_alive(executor));
         let claimed = Event::Claimed { by: own.clone(), orphaned };
@@ -83,9 +84,7 @@ impl Execution {
             .map_err(|source| EngineError::Refused { run: run.name_any(), source })?;
         life.write_into(&mut status);
         let is_resumed = before.executor.is_some();
-        let is_takeover = before.executor.as_ref().is_some_and(|executor| *executor != own);
-        let is_adopted =
-            before.executor.is_none() && run.annotations().get(labels::BEGUN_BY).is_some_and(|writer| *writer != own);
+        let is_takeover = entry.executor.or(entry.begun_by).is_some_and(|process| *process != *own);
         let room = room::for_status(&run.spec);
         let shared = Arc::new(run.clone());
         let pods = run
@@ -113,7 +112,7 @@ impl Execution {
             must_save: false,
             saved_at: Instant::now(),
         };
-        if is_takeover || is_adopted {
+        if is_takeover {
             // Counted before anything else: what ended the last executor may end this one.
             execution.save().await?;
         }

@@ -91,7 +91,7 @@ impl Engine {
     }
 
     /// Whether the last phases of a gone target of this name are still to run.
-    async fn has_record(&self, target: &TargetRef) -> Result<bool, EngineError> {
+    pub async fn has_record(&self, target: &TargetRef) -> Result<bool, EngineError> {
         let records: Api<SandboxRecord> = Api::all(self.client.clone());
         let of_name = ListParams::default().labels(&labels::selector(&target.namespace, &target.name)).limit(1);
         let found = records.list_metadata(&of_name).await;

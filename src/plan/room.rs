@@ -15,10 +15,12 @@ const OBJECT: usize = 1_400_000;
 /// Of these, what is left for the status of a run.
 const STATUS: usize = 400_000;
 /// Bytes that the names of all objects may have which a run applies.
-pub const APPLIED: usize = 256 * 1024;
+const APPLIED: usize = 256 * 1024;
 /// A sandbox that is no larger than this and asks for nothing is not looked at.
 const SMALL: usize = 64 * 1024;
-/// Bytes of a message that must be made shorter.
+/// Bytes of a log that must be made shorter.
+const SHORT_LOG: usize = 1024;
+/// Bytes of a message that must be.
 const SHORT: usize = 200;
 
 /// Why what a change brings about cannot be noted. `planned` are its pre-phases.
@@ -29,15 +31,15 @@ pub fn fault(change: Change<'_>, planned: &[PlannedRun], plugins: &Plugins) -> O
         Change::Delete { .. } => return None,
     };
     let asks = old.is_none_or(|old| old["spec"]["resources"] != new["spec"]["resources"]) || !planned.is_empty();
-    let size = size(new);
-    if size <= SMALL && !asks {
+    let whole = size(new);
+    if whole <= SMALL && !asks {
         return None;
     }
     // What is stored already may always be made smaller.
-    if old.is_some_and(|old| self::size(old) >= size && size > SMALL) {
+    if whole > SMALL && old.is_some_and(|old| size(old) >= whole) {
         return None;
     }
-    let own = self::size(&runs::snapshot(new));
+    let own = size(&runs::snapshot(new));
     let after = |change| runs::plan(change, Side::Post, plugins).map_or(0, |runs| runs.iter().map(of_run).sum());
     let last: usize = after(Change::Delete { old: new });
     // The record keeps the object as it was created, is stored, was settled and is being settled.
@@ -79,23 +81,17 @@ pub fn for_status(spec: &impl Serialize) -> usize {
 
 /// Makes a status fit: what scripts printed goes first, of those that succeeded before the others; then messages are cut.
 pub fn fit(status: &mut PhaseRunStatus, limit: usize) {
-    let is_large = |status: &PhaseRunStatus| size(status) > limit;
-    for kept in [usize::MAX, 1024, 0] {
-        for step in status.steps.iter_mut().filter(|_| kept < usize::MAX) {
-            step.log = step.log.take().map(|log| message::tail(&log, kept)).filter(|_| kept > 0);
-        }
-        if !is_large(status) {
+    let shorter: [fn(&mut StepStatus); 4] = [
+        |step| step.log = step.log.take().filter(|_| step.state != StepState::Succeeded),
+        |step| step.log = step.log.take().map(|log| message::tail(&log, SHORT_LOG)),
+        |step| step.log = None,
+        |step| step.message = step.message.take().map(|text| message::cut(&text, SHORT)),
+    ];
+    for shorten in shorter {
+        if size(status) <= limit {
             return;
         }
-        for step in status.steps.iter_mut().filter(|step| step.state == StepState::Succeeded) {
-            step.log = None;
-        }
-        if !is_large(status) {
-            return;
-        }
-    }
-    for step in &mut status.steps {
-        step.message = step.message.take().map(|text| message::cut(&text, SHORT));
+        status.steps.iter_mut().for_each(shorten);
     }
 }
 

@@ -4,12 +4,10 @@
 use super::admit::{Admission, Judged, busy};
 use super::review::{Answer, Request};
 use super::waits;
-use crate::api::{GROUP, SandboxRecord, TargetRef, labels};
-use crate::controller::sandbox_resource;
+use crate::api::{GROUP, TargetRef};
+use crate::engine::EngineError;
 use crate::engine::life::Stored;
-use crate::plan::message;
-use kube::Api;
-use kube::api::{DynamicObject, ListParams};
+use crate::plan::{message, runs};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -21,19 +19,15 @@ impl Admission {
     /// gone waits until that one's last phases have run.
     pub(super) async fn refuse_existing(&self, request: &Request, held: bool, deadline: Instant) -> Judged<()> {
         let name = request.object["metadata"]["name"].as_str().unwrap_or(&request.name);
-        let client = self.engine.client().clone();
-        let sandboxes: Api<DynamicObject> =
-            Api::namespaced_with(client.clone(), &request.namespace, &sandbox_resource());
-        let records: Api<SandboxRecord> = Api::all(client);
-        let of_name = ListParams::default().labels(&labels::selector(&request.namespace, name)).limit(1);
+        let named =
+            TargetRef { namespace: request.namespace.clone(), name: name.to_owned(), ..runs::target(&request.object) };
         let look = || async {
-            let found = sandboxes.get_metadata_opt(name).await?;
-            let record = records.list_metadata(&of_name).await?.items.pop();
-            Ok::<_, kube::Error>((found, record))
+            let uid = self.engine.uid_of(&named).await?;
+            Ok::<_, EngineError>((uid, self.engine.has_record(&named).await?))
         };
         loop {
             match tokio::time::timeout_at(deadline, look()).await {
-                Ok(Ok((None, None))) => return Ok(()),
+                Ok(Ok((None, false))) => return Ok(()),
                 Ok(Ok((Some(_), _))) => {
                     return Err(Answer::Deny {
                         code: 409,
@@ -42,7 +36,7 @@ impl Admission {
                         retry_after: None,
                     });
                 }
-                Ok(Ok((None, Some(_)))) => {}
+                Ok(Ok((None, true))) => {}
                 Ok(Err(error)) => return Err(Answer::broken(message::with_causes(&error))),
                 Err(_) => return Err(busy("the API server did not say in time whether the sandbox exists")),
             }
