@@ -184,9 +184,9 @@ impl TargetModel {
         let admitted: Vec<Admitted> = run.life.admitted.iter().map(Admitted::from).collect();
         RunEntry {
             name: name(index as u8),
-            resource_version: (index + 1).to_string(),
+            version: index as u64 + 1,
             phase: Some(phase),
-            key: run.undoes.map_or_else(|| format!("key-{}", run.change), |of| format!("undo-{of}")),
+            key: run.undoes.map_or_else(|| format!("key-{}", run.change), |of| format!("undo-{of}")).into(),
             attempt: run.attempt.into(),
             timeout_seconds: 1,
             compensates: run.undoes.map(name),
@@ -285,7 +285,7 @@ impl TargetModel {
             world.requests.remove(index);
             return;
         }
-        let latest = known.iter().filter(|run| run.key == key).max_by_key(|run| run.attempt);
+        let latest = known.iter().filter(|run| *run.key == *key).max_by_key(|run| run.attempt);
         let undo = latest.and_then(|latest| {
             known.iter().filter(|run| run.compensates.as_ref() == Some(&latest.name)).max_by_key(|run| run.attempt)
         });

@@ -215,6 +215,9 @@ async fn a_new_current_token_is_named_in_both() {
     until("both are registered", || it.seen.borrow().in_force()).await;
     let tokens = Tokens::first(&[], Timestamp::now());
     it.accepted.offer(tokens.clone(), Timestamp::now());
+    a_while().await;
+    assert_eq!(patches(&it.api), 2, "the Secret does not say so");
+    assert_eq!(token_store(&it.api).write(None, tokens.data()).await.unwrap(), Written::Yes);
     until("both name it", || it.seen.borrow().named() == [tokens.current.clone()]).await;
     assert_eq!(patches(&it.api), 4);
 }

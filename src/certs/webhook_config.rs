@@ -12,7 +12,7 @@ use std::time::Duration;
 use futures::stream::{BoxStream, select_all};
 use futures::{FutureExt as _, StreamExt as _, TryStreamExt as _};
 use k8s_openapi::api::admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration};
-use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::core::v1::{Secret, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams};
@@ -25,7 +25,7 @@ use tokio::sync::watch;
 use super::issue::Names;
 use super::rotate::Registration;
 use super::store::{CALL, code};
-use super::token::{Token, Tokens};
+use super::token::{Token, Tokens, keep};
 use super::webhook_spec::{Kind, Pace, SERVICE_PORT, apply_over, differs, has_ready_endpoint, observe, ours};
 use crate::api::labels::MANAGER;
 
@@ -167,6 +167,8 @@ impl Edge {
         told: &watch::Sender<Registration>,
     ) -> Result<Duration, RegisterError> {
         let mut live = self.live().await?;
+        let named = observe(&live, &told.borrow(), Timestamp::now());
+        let replaces = named.named().iter().any(|named| named != token);
         let mut pause = LOOK;
         let mut wrote = false;
         for (kind, object) in &mut live {
@@ -177,6 +179,10 @@ impl Edge {
             }
             if ours(current, *kind).is_none() && !self.reachable().await? {
                 tracing::debug!(kind = kind.name(), "not registered yet: the Service has no ready endpoint");
+                continue;
+            }
+            if replaces && !self.is_current(token).await? {
+                pause = pause.min(FIRST_RETRY);
                 continue;
             }
             let wait = pace.wait(Timestamp::now());
@@ -236,6 +242,14 @@ impl Edge {
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// Whether the Secret says so now. What a new leader remembers may be older than what the webhooks name, and accepted
+    /// by nobody else any more.
+    async fn is_current(&self, token: &Token) -> Result<bool, RegisterError> {
+        let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &self.webhooks.names.namespace);
+        let secret = call("get", &format!("Secret {}", keep::SECRET), secrets.get_opt(keep::SECRET)).await?;
+        Ok(keep::read_tokens(secret.as_ref()).is_some_and(|tokens| tokens.current == *token))
     }
 
     async fn reachable(&self) -> Result<bool, RegisterError> {

@@ -23,9 +23,19 @@ use crate::plan::plugins::Plugins;
 use kube::api::{ApiResource, DynamicObject};
 use kube::runtime::reflector::Store;
 use kube::{Api, Client, CustomResourceExt};
+use rand::Rng;
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 use tokio::sync::watch;
+
+/// Everything is looked at again within this time, in case an event was lost.
+const RESYNC: Duration = Duration::from_secs(600);
+
+/// When an object is looked at again: spread, so that the thousands that a new leader looks at in its first second do
+/// not all come again in one.
+fn resync() -> Duration {
+    rand::rng().random_range(RESYNC / 2..=RESYNC)
+}
 
 /// What the leader is told at start.
 #[derive(Clone, Debug)]

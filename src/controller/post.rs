@@ -239,7 +239,7 @@ fn failed(entry: &crate::engine::index::RunEntry) -> Progress {
     Progress::Failed {
         phase: entry.phase.unwrap_or(Phase::PostUpdate),
         run: entry.name.clone(),
-        message: entry.message.clone().unwrap_or_default(),
+        message: entry.message.as_deref().unwrap_or_default().to_owned(),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Reconciles the record of a sandbox that is gone: its last phases run, then the record goes too.
 
 use super::kept::{KeptRecord, KeptSandbox};
-use super::{Context, ControllerError, RETRY_AFTER, RecordStore, forks, post, sandboxes_in};
+use super::{Context, ControllerError, RETRY_AFTER, RecordStore, forks, post, resync, sandboxes_in};
 use crate::api::{Phase, PhaseRun, PhaseRunSpec, RunState, SandboxRecord, SandboxRecordSpec, labels};
 use crate::engine::all;
 use crate::engine::index::RunEntry;
@@ -19,7 +19,6 @@ use std::time::Duration;
 
 /// How often the pods of a gone sandbox's forks are looked for.
 const LOOK_FOR_PODS: Duration = Duration::from_millis(500);
-const RESYNC: Duration = Duration::from_secs(300);
 /// Reconciles at once.
 const CONCURRENCY: u16 = 32;
 
@@ -63,7 +62,7 @@ fn on_error(record: Arc<KeptRecord>, error: &ControllerError, _: Arc<Context>) -
 async fn reconcile(record: Arc<KeptRecord>, context: Arc<Context>) -> Result<Action, ControllerError> {
     let _turn = context.turns.take(&record.name_any()).await;
     if exists(&context, &record).await? {
-        return Ok(Action::requeue(RESYNC));
+        return Ok(Action::requeue(resync()));
     }
     let target = record.spec.target.clone();
     let open = context.engine.index.of_target(&target).into_iter().find(|run| run.state.is_open());
@@ -95,7 +94,7 @@ async fn reconcile(record: Arc<KeptRecord>, context: Arc<Context>) -> Result<Act
     }
     let (progress, after) = post::advance(&context, &mut record, true, true).await?;
     if progress != super::status::Progress::Complete {
-        return Ok(Action::requeue(after.unwrap_or(RESYNC)));
+        return Ok(Action::requeue(after.unwrap_or_else(resync)));
     }
     forget_outputs(&context, &record).await?;
     match records.delete(&name, &DeleteParams::default()).await {

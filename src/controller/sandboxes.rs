@@ -3,7 +3,7 @@
 use super::forks::{self, Forks};
 use super::kept::KeptSandbox;
 use super::status::{self, Progress};
-use super::{Context, ControllerError, RETRY_AFTER, SandboxStore, post, sandboxes_in};
+use super::{Context, ControllerError, RETRY_AFTER, SandboxStore, post, resync, sandboxes_in};
 use crate::api::{
     Phase, PhaseRun, PhaseRunSpec, SandboxRecord, SandboxRecordSpec, SandboxStatus, TargetRef, Ttl, TtlOffset, labels,
 };
@@ -27,8 +27,6 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Everything is looked at again this often, in case an event was lost.
-const RESYNC: Duration = Duration::from_secs(600);
 /// How often a fork that cannot be made is tried again.
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
 /// Reconciles at once.
@@ -105,7 +103,7 @@ async fn reconcile(object: Arc<KeptSandbox>, context: Arc<Context>) -> Result<Ac
     let ttl = time_to_live(&object, &record.spec, Timestamp::now());
     // What is in the way may go without an event that would lead here.
     let again = matches!(forks, Forks::Invalid(_)).then_some(LOOK_AGAIN);
-    Ok(Action::requeue([after, ttl, again].into_iter().flatten().fold(RESYNC, Duration::min)))
+    Ok(Action::requeue([after, ttl, again].into_iter().flatten().fold(resync(), Duration::min)))
 }
 
 /// The record of a sandbox, made where there is none and brought up to date; none where the sandbox is gone by now and

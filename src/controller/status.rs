@@ -105,7 +105,7 @@ fn phases(runs: &[Arc<RunEntry>]) -> Vec<PhaseSummary> {
                 state: last.state,
                 run: last.name.clone(),
                 finished_at: last.finished_at.map(MicroTime),
-                message: last.message.clone(),
+                message: last.message.as_deref().map(str::to_owned),
             })
         })
         .collect()

@@ -91,7 +91,7 @@ impl Engine {
 
     /// Takes back a run that was never begun.
     async fn withdraw(&self, run: &RunEntry) {
-        let unchanged = Preconditions { resource_version: Some(run.resource_version.clone()), uid: None };
+        let unchanged = Preconditions { resource_version: Some(run.version.to_string()), uid: None };
         let params = DeleteParams { preconditions: Some(unchanged), ..DeleteParams::default() };
         match self.runs().delete(&run.name, &params).await {
             Ok(_) => self.index.forget(&run.name),

@@ -18,9 +18,11 @@ pub struct RunEntry {
     pub name: String,
     /// The UID of the run itself.
     pub id: String,
-    pub resource_version: String,
+    /// How old what is known of the run is: greater is newer (resource versions of one kind can be compared as
+    /// numbers, KEP-5504).
+    pub version: u64,
     pub phase: Option<Phase>,
-    pub key: String,
+    pub key: Arc<str>,
     pub attempt: u32,
     pub target: Arc<TargetRef>,
     pub timeout_seconds: u32,
@@ -45,7 +47,7 @@ pub struct RunEntry {
     pub takeovers: u32,
     pub started_at: Option<Timestamp>,
     pub finished_at: Option<Timestamp>,
-    pub message: Option<String>,
+    pub message: Option<Arc<str>>,
     pub admitted: Option<Admitted>,
     pub also_admitted: Vec<Admitted>,
     /// When a client was told of the failure.
@@ -74,12 +76,6 @@ impl RunEntry {
     /// Whether the run is of the object with this UID, or may be.
     pub fn may_be_of(&self, uid: &str) -> bool {
         self.target.uid.as_deref() == Some(uid) || self.admissions().any(|a| a.uid == uid)
-    }
-
-    /// How old what is known of the run is: greater is newer (resource versions of one kind can be compared as
-    /// numbers, KEP-5504).
-    pub fn version(&self) -> u64 {
-        self.resource_version.parse().unwrap_or_default()
     }
 
     /// Whether nothing is left to do for it: it ended, its change is stored or given up, and what it did is undone
@@ -119,6 +115,7 @@ impl RunEntry {
             (&mut self.requested_by, &other.requested_by),
             (&mut self.begun_by, &other.begun_by),
             (&mut self.executor, &other.executor),
+            (&mut self.message, &other.message),
         ];
         for (own, other) in texts {
             if let (Some(own), Some(other)) = (own, other) {
@@ -152,9 +149,9 @@ impl From<&PhaseRun> for RunEntry {
         Self {
             name: run.name_any(),
             id: run.metadata.uid.clone().unwrap_or_default(),
-            resource_version: run.resource_version().unwrap_or_default(),
+            version: run.resource_version().and_then(|version| version.parse().ok()).unwrap_or_default(),
             phase: Some(run.spec.phase),
-            key: run.spec.key.clone(),
+            key: run.spec.key.as_str().into(),
             attempt: run.spec.attempt,
             target: Arc::new(run.spec.target.clone()),
             timeout_seconds: run.spec.timeout_seconds,
@@ -175,7 +172,7 @@ impl From<&PhaseRun> for RunEntry {
             takeovers: status.takeovers,
             started_at: moment(&status.started_at),
             finished_at: moment(&status.finished_at),
-            message: status.message.clone(),
+            message: status.message.as_deref().map(Arc::from),
             admitted: status.admitted.clone(),
             also_admitted: status.also_admitted.clone(),
             reported_at: moment(&status.reported_at),

@@ -229,8 +229,13 @@ impl Execution {
         }
         let by = self.engine.replicas.own().to_string();
         let ended = Event::Ended { by, failed, ignorable: before.ignorable, undo };
-        let (life, _) = life::transition(&Life::from(&before), &ended)
-            .map_err(|source| EngineError::Refused { run: self.run.name_any(), source })?;
+        let refused = |source| EngineError::Refused { run: self.run.name_any(), source };
+        let (mut life, _) = life::transition(&Life::from(&before), &ended).map_err(refused)?;
+        if life.role.awaits_commit(life.state, life.ignorable) {
+            for admission in self.engine.waiting.let_through(&before.name, now().0) {
+                (life, _) = life::transition(&life, &Event::Admitted(admission)).map_err(refused)?;
+            }
+        }
         life.write_into(&mut self.status);
         for run in undo::useless_outputs(&self.run.name_any(), &self.run.spec, &self.status, before.ignorable) {
             outputs::forget(&self.engine.client, &self.engine.settings.namespace, &run).await?;

@@ -18,7 +18,7 @@ use tokio::sync::watch;
 #[derive(Default)]
 struct Entries {
     by_name: HashSet<Named>,
-    by_key: BTreeMap<(String, u32), Arc<RunEntry>>,
+    by_key: BTreeMap<(Arc<str>, u32), Arc<RunEntry>>,
     by_target: HashMap<(String, String), Vec<Arc<RunEntry>>>,
     open: HashSet<String>,
     /// Those that the watch has shown: every run that was written before one of them is known too.
@@ -60,7 +60,7 @@ impl RunIndex {
             }
             // Several watches tell the same.
             if let Some(Named(known)) = entries.by_name.get(entry.name.as_str())
-                && (known.version() > entry.version() || **known == entry)
+                && (known.version > entry.version || **known == entry)
             {
                 return known.clone();
             }
@@ -172,7 +172,8 @@ impl RunIndex {
     /// The newest attempt of a key.
     pub fn latest(&self, key: &str) -> Option<Arc<RunEntry>> {
         let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
-        let attempts = (key.to_owned(), 0)..=(key.to_owned(), u32::MAX);
+        let key: Arc<str> = key.into();
+        let attempts = (key.clone(), 0)..=(key, u32::MAX);
         entries.by_key.range(attempts).next_back().map(|(_, run)| run.clone())
     }
 

@@ -28,6 +28,7 @@ mod script;
 mod step_pod;
 mod values;
 mod wait;
+pub mod waiting;
 pub mod warm;
 mod watch;
 mod whose;
@@ -82,6 +83,8 @@ pub struct Engine {
     pub replicas: Replicas,
     /// What has become of changes.
     pub outcomes: Outcomes,
+    /// The requests that wait for a run.
+    pub waiting: waiting::Waiting,
     /// The pods that wait for a run.
     pub warm: warm::WarmPods,
 }
@@ -106,6 +109,7 @@ impl Engine {
             index: RunIndex::default(),
             replicas,
             outcomes: Outcomes::default(),
+            waiting: waiting::Waiting::default(),
             warm: warm::WarmPods::default(),
         })
     }

@@ -48,7 +48,7 @@ impl Engine {
         if after == before {
             return Ok(Arc::new(entry.clone()));
         }
-        let patch = json!({"metadata": {"resourceVersion": entry.resource_version}, "status": after.patch(&before)});
+        let patch = json!({"metadata": {"resourceVersion": entry.version.to_string()}, "status": after.patch(&before)});
         let written = self.runs().patch_status(&entry.name, &PatchParams::default(), &Patch::Merge(&patch)).await;
         let run = written.map_err(EngineError::api("write down what became of a run"))?;
         for effect in effects {

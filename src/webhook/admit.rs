@@ -41,12 +41,12 @@ pub struct Admission {
 enum Passed {
     On {
         run: Arc<RunEntry>,
+        /// That the request is let through is written down.
+        admitted: bool,
         warning: Option<String>,
     },
     /// Though it failed.
-    LetGo {
-        why: String,
-    },
+    LetGo { why: String },
     /// Not yet: another change was quicker.
     Overtaken,
 }
@@ -118,6 +118,7 @@ impl Admission {
             ));
         }
         let keys: Vec<String> = planned.iter().map(|run| run.key.clone()).collect();
+        let (uid, generation) = admitted(request);
         let mut passed = Vec::new();
         let mut warnings = Vec::new();
         'change: loop {
@@ -129,10 +130,11 @@ impl Admission {
             warnings.clear();
             for planned in &planned {
                 let (target, planned) = (planned.target.clone(), planned.clone());
-                let wish = Wish { planned, request: &requester, keys: &keys, seat: seat.as_ref(), deadline };
+                let admits = (keys.len() == 1).then_some((uid, generation));
+                let wish = Wish { planned, request: &requester, keys: &keys, admits, seat: seat.as_ref(), deadline };
                 match self.pass(wish).await? {
-                    Passed::On { run, warning } => {
-                        passed.push(run);
+                    Passed::On { run, admitted, warning } => {
+                        passed.push((run, admitted));
                         warnings.extend(warning);
                     }
                     Passed::LetGo { why } => return Ok(self.skip(request, &why)),
@@ -147,8 +149,8 @@ impl Admission {
             }
             break;
         }
-        for entry in passed {
-            self.admit(&entry, request, deadline).await?;
+        for (entry, _) in passed.iter().filter(|(_, admitted)| !admitted) {
+            self.admit(entry, request, deadline).await?;
         }
         Ok(Answer::warn(warnings))
     }
@@ -283,14 +285,14 @@ impl Admission {
         let anew = is_named_anew(planned);
         let (key, held) = (planned.key.clone(), wish.seat.is_some());
         match self.holder.settle(&self.engine, wish).await {
-            Ok(Outcome::Passed(entry)) if entry.ignorable => {
+            Ok(Outcome::Passed { entry, admitted }) if entry.ignorable => {
                 let why = entry.message.clone().unwrap_or_default();
                 let warning = format!("{phase} failed and its failurePolicy is Ignore (run {}): {why}", entry.name);
-                Ok(Passed::On { run: entry, warning: Some(message::cut(&warning, WARNING_LIMIT)) })
+                Ok(Passed::On { run: entry, admitted, warning: Some(message::cut(&warning, WARNING_LIMIT)) })
             }
-            Ok(Outcome::Passed(run)) => {
+            Ok(Outcome::Passed { entry: run, admitted }) => {
                 self.waits.forget(&key);
-                Ok(Passed::On { run, warning: None })
+                Ok(Passed::On { run, admitted, warning: None })
             }
             Ok(Outcome::Overtaken) => Ok(Passed::Overtaken),
             Ok(Outcome::LetGo(entry)) => Ok(Passed::LetGo {
@@ -376,9 +378,7 @@ impl Admission {
 
     /// Writes down that the request is let through, before it is.
     async fn admit(&self, entry: &Arc<RunEntry>, request: &Request, deadline: Instant) -> Judged<()> {
-        let object = if request.operation == Operation::Delete { &request.old_object } else { &request.object };
-        let uid = object["metadata"]["uid"].as_str().unwrap_or_default();
-        let generation = object["metadata"]["generation"].as_i64().unwrap_or_default();
+        let (uid, generation) = admitted(request);
         let mut entry = entry.clone();
         loop {
             match tokio::time::timeout_at(deadline, self.engine.admit(&entry, uid, generation)).await {
@@ -400,6 +400,13 @@ impl Admission {
             }
         }
     }
+}
+
+/// UID and generation of the object that is let through.
+fn admitted(request: &Request) -> (&str, i64) {
+    let object = if request.operation == Operation::Delete { &request.old_object } else { &request.object };
+    let metadata = &object["metadata"];
+    (metadata["uid"].as_str().unwrap_or_default(), metadata["generation"].as_i64().unwrap_or_default())
 }
 
 /// Whether the API server chooses the name, another for each attempt, so that none can join what an earlier one began.

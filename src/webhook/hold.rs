@@ -3,7 +3,8 @@
 use crate::api::{RunState, TargetRef};
 use crate::engine::index::RunEntry;
 use crate::engine::life::{self, Asker, Asking, Next, Obstacle, Stored};
-use crate::engine::{Engine, EngineError, Guard};
+use crate::engine::waiting::Place;
+use crate::engine::{self, Engine, EngineError, Guard};
 use crate::plan::message::with_causes;
 use crate::plan::runs::PlannedRun;
 use k8s_openapi::jiff::Timestamp;
@@ -25,7 +26,11 @@ const ROUTING_KEY_LENGTH: usize = 13;
 #[derive(Debug)]
 pub enum Outcome {
     /// The phase has succeeded, or failed under `failurePolicy: Ignore`.
-    Passed(Arc<RunEntry>),
+    Passed {
+        entry: Arc<RunEntry>,
+        /// That the request is let through was written down with its end.
+        admitted: bool,
+    },
     Failed(Arc<RunEntry>),
     /// The phase has failed, and so often that the target is let go all the same.
     LetGo(Arc<RunEntry>),
@@ -61,6 +66,8 @@ pub struct Wish<'a> {
     pub request: &'a Requester,
     /// The keys of every run of the change.
     pub keys: &'a [String],
+    /// UID and generation of the object that is let through when this phase has passed, where no other must.
+    pub admits: Option<(&'a str, i64)>,
     /// The request's place to wait in, if it has one.
     pub seat: Option<&'a OwnedSemaphorePermit>,
     pub deadline: Instant,
@@ -89,11 +96,16 @@ impl Holder {
 
     /// Begins a planned phase or joins it, and waits for its end until the deadline, while there is room to wait.
     pub async fn settle(&self, engine: &Arc<Engine>, wish: Wish<'_>) -> Result<Outcome, EngineError> {
-        let Wish { planned, request, keys, seat, deadline } = wish;
+        let Wish { planned, request, keys, admits, seat, deadline } = wish;
         // Past the bound a request is answered at once, when it has begun what it asks for.
         let until = if seat.is_some() { deadline } else { Instant::now() };
         let held = seat.is_some();
         let mut joined = None;
+        let mut place: Option<Place<'_>> = None;
+        let enter = |run: &str| {
+            let (uid, generation) = admits.filter(|_| held)?;
+            Some(engine.waiting.enter(run, uid, generation, deadline))
+        };
         let mut changes = engine.index.changes();
         loop {
             changes.mark_unchanged();
@@ -122,6 +134,7 @@ impl Holder {
                     };
                     let routing_key = request.routing_key.clone().unwrap_or_else(new_routing_key);
                     let spec = Engine::spec(planned.clone(), attempt, request.user.clone(), routing_key);
+                    place = enter(&engine::name_of(&spec));
                     let guard = Guard::Change { keys: keys.to_vec(), stored: request.stored.clone() };
                     match timeout_at(deadline, engine.begin(spec, Some(guard))).await {
                         Ok(Ok(begun)) => joined = Some(begun.name.clone()),
@@ -143,6 +156,9 @@ impl Holder {
                     }
                 }
                 Next::Join { run } => {
+                    if joined.as_ref() != Some(&run) {
+                        place = enter(&run);
+                    }
                     joined = Some(run.clone());
                     if let Some(entry) = engine.index.get(&run) {
                         match timeout_at(deadline, engine.adopt(&entry)).await {
@@ -163,7 +179,8 @@ impl Holder {
                 }
                 Next::Reuse { run } => {
                     if let Some(entry) = engine.index.get(&run) {
-                        return Ok(Outcome::Passed(entry));
+                        let admitted = place.is_some_and(|place| place.is_let_through(&entry));
+                        return Ok(Outcome::Passed { entry, admitted });
                     }
                 }
                 Next::LetGo { run } => {

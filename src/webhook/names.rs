@@ -1,11 +1,9 @@
-//! Whether the name of a sandbox that is to be created is free, and one that is to be changed still there. It asks the
-//! API server and no cache.
+//! Whether the name of a sandbox that is to be created is free, and one that is to be changed still there.
 
 use super::admit::{Admission, Judged, busy};
 use super::review::{Answer, Request};
 use super::waits;
 use crate::api::{GROUP, TargetRef};
-use crate::engine::EngineError;
 use crate::engine::life::Stored;
 use crate::plan::{message, runs};
 use std::time::Duration;
@@ -21,10 +19,7 @@ impl Admission {
         let name = request.object["metadata"]["name"].as_str().unwrap_or(&request.name);
         let named =
             TargetRef { namespace: request.namespace.clone(), name: name.to_owned(), ..runs::target(&request.object) };
-        let look = || async {
-            let uid = self.engine.uid_of(&named).await?;
-            Ok::<_, EngineError>((uid, self.engine.has_record(&named).await?))
-        };
+        let look = async || tokio::try_join!(self.engine.uid_of(&named), self.engine.has_record(&named));
         loop {
             match tokio::time::timeout_at(deadline, look()).await {
                 Ok(Ok((None, false))) => return Ok(()),

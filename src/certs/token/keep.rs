@@ -153,6 +153,6 @@ async fn step(
     Ok(Some((action, store.write(secret, tokens.data()).await?)))
 }
 
-fn read_tokens(secret: Option<&Secret>) -> Option<Tokens> {
+pub(in crate::certs) fn read_tokens(secret: Option<&Secret>) -> Option<Tokens> {
     Tokens::read(secret?.data.as_ref()?)
 }

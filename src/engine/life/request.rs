@@ -154,7 +154,7 @@ pub enum Obstacle {
 
 /// The first obstacle to a change with these keys. `runs` are all of the target's name.
 pub fn obstacle(runs: &[Arc<RunEntry>], own: &[&str], stored: Option<&Stored>, now: Timestamp) -> Option<Obstacle> {
-    let others = runs.iter().filter(|run| !own.contains(&run.key.as_str()));
+    let others = runs.iter().filter(|run| !own.contains(&&*run.key));
     let mut obstacles: Vec<Obstacle> = others.filter_map(|run| as_obstacle(run, runs, stored, now)).collect();
     // A change that is at work has phases that have succeeded already; they must not be taken from under it.
     obstacles.sort_by_key(|obstacle| matches!(obstacle, Obstacle::Superseded(_)));
@@ -195,8 +195,8 @@ pub fn is_blocked(
     stored: Option<&Stored>,
     now: Timestamp,
 ) -> bool {
-    let version = own.version();
-    let earlier = |run: &Arc<RunEntry>| run.executor.is_some() || run.version() < version;
+    let version = own.version;
+    let earlier = |run: &Arc<RunEntry>| run.executor.is_some() || run.version < version;
     let earlier: Vec<_> = runs.iter().filter(|run| run.name != own.name && earlier(run)).cloned().collect();
     obstacle(&earlier, keys, stored, now).is_some()
 }

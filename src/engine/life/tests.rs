@@ -280,17 +280,13 @@ fn a_resource_that_leaves_is_a_change_like_others_and_no_deletion() {
 
 #[test]
 fn of_two_changes_that_are_written_down_at_once_the_first_goes_on() {
-    let written = |name: &str, version: &str| RunEntry {
-        name: name.into(),
-        key: name.into(),
-        resource_version: version.into(),
-        ..run(RunState::Pending)
-    };
-    let (a, b) = (written("a", "10"), written("b", "11"));
+    let written =
+        |name: &str, version: u64| RunEntry { name: name.into(), key: name.into(), version, ..run(RunState::Pending) };
+    let (a, b) = (written("a", 10), written("b", 11));
     let both = [Arc::new(a.clone()), Arc::new(b.clone())];
     assert!(!is_blocked(&a, &both, &["a"], None, at(1)));
     assert!(is_blocked(&b, &both, &["b"], None, at(1)));
-    let begun = RunEntry { executor: Some("x".into()), resource_version: "12".into(), ..run(RunState::Running) };
+    let begun = RunEntry { executor: Some("x".into()), version: 12, ..run(RunState::Running) };
     let begun = RunEntry { name: "a".into(), key: "a".into(), ..begun };
     assert!(is_blocked(&b, &[Arc::new(begun)], &["b"], None, at(1)), "what is begun was first");
     assert!(!is_blocked(&b, &both, &["a", "b"], None, at(1)), "runs of one change are no obstacle to each other");
