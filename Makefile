@@ -124,6 +124,7 @@ check-generated: tools need-rust need-jq
 	  { sed -n '1,40p' $(CARGO_TARGET_DIR)/crds.diff; echo 'make: $(crds) is not what src/api says: run make generate, and look at the difference' >&2; exit 1; }
 	@charts/sluice/values-table --check
 	@docs/reference/cli-page --check
+	@cargo tree --locked -q --manifest-path fuzz/Cargo.toml >/dev/null || { echo 'make: fuzz/Cargo.lock is behind Cargo.toml: cargo tree --manifest-path fuzz/Cargo.toml' >&2; exit 1; }
 
 check-chart: tools
 	@command -v helm >/dev/null || { echo 'make: helm is missing: https://helm.sh/docs/intro/install/' >&2; exit 1; }

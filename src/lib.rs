@@ -10,7 +10,6 @@ pub mod cli;
 pub mod client;
 pub mod controller;
 pub mod engine;
-mod memory;
 pub mod metrics;
 pub mod plan;
 pub mod webhook;

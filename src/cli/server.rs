@@ -11,7 +11,6 @@ use crate::controller::events::Recorder;
 use crate::controller::{self, ControllerSettings};
 use crate::engine::replicas::{self, Identity, Replicas};
 use crate::engine::{Engine, EngineSettings, PodSettings, follow_replicas, follow_runs, follow_warm};
-use crate::memory;
 use crate::metrics::Metrics;
 use crate::plan::http::{Allowed, Target};
 use crate::plan::message::with_causes;
@@ -183,7 +182,6 @@ async fn serve(args: ServerArgs) -> anyhow::Result<ExitCode> {
     tokio::spawn(follow_runs(engine.clone(), runs_synced));
     tokio::spawn(follow_replicas(engine.clone(), replicas_synced));
     tokio::spawn(follow_warm(engine.clone()));
-    tokio::spawn(memory::keep_small());
     tokio::spawn(follow_plugins(client.clone(), plugins.clone(), plugins_synced));
     let alive = tokio::spawn({
         let (client, namespace, identity, uid) =
