@@ -14,6 +14,7 @@ mod runs;
 mod sandboxes;
 mod sightings;
 pub mod status;
+mod sweep;
 mod turns;
 mod warm;
 
@@ -23,19 +24,9 @@ use crate::plan::plugins::Plugins;
 use kube::api::{ApiResource, DynamicObject};
 use kube::runtime::reflector::Store;
 use kube::{Api, Client, CustomResourceExt};
-use rand::Rng;
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 use tokio::sync::watch;
-
-/// Everything is looked at again within this time, in case an event was lost.
-const RESYNC: Duration = Duration::from_secs(600);
-
-/// When an object is looked at again: spread, so that the thousands that a new leader looks at in its first second do
-/// not all come again in one.
-fn resync() -> Duration {
-    rand::rng().random_range(RESYNC / 2..=RESYNC)
-}
 
 /// What the leader is told at start.
 #[derive(Clone, Debug)]
@@ -81,8 +72,10 @@ impl Context {
 pub async fn lead(context: Arc<Context>, plugins: watch::Receiver<bool>) {
     let (sandboxes, sandbox_store) = sandboxes::controller(context.clone());
     let (records, record_store) = records::controller(context.clone());
-    let runs = runs::follow(context.clone(), sandbox_store, record_store);
-    tokio::join!(sandboxes, records, runs, warm::keep(context, plugins));
+    let runs = runs::follow(context.clone(), sandbox_store.clone(), record_store.clone());
+    let again = sandboxes::sweep(sandbox_store, context.clone());
+    let records_again = records::sweep(record_store, context.clone());
+    tokio::join!(sandboxes, records, again, records_again, runs, warm::keep(context, plugins));
 }
 
 /// The sandboxes as they are, no field lost.

@@ -1,7 +1,7 @@
 //! Reconciles the record of a sandbox that is gone: its last phases run, then the record goes too.
 
 use super::kept::{KeptRecord, KeptSandbox};
-use super::{Context, ControllerError, RETRY_AFTER, RecordStore, forks, post, resync, sandboxes_in};
+use super::{Context, ControllerError, RETRY_AFTER, RecordStore, forks, post, sandboxes_in, sweep};
 use crate::api::{Phase, PhaseRun, PhaseRunSpec, RunState, SandboxRecord, SandboxRecordSpec, labels};
 use crate::engine::all;
 use crate::engine::index::RunEntry;
@@ -48,6 +48,11 @@ pub fn controller(context: Arc<Context>) -> (impl Future<Output = ()>, RecordSto
     (work, store)
 }
 
+/// Looks at the records again now and then.
+pub async fn sweep(store: RecordStore, context: Arc<Context>) {
+    sweep::sweep(store, |record| reconcile(record, context.clone())).await;
+}
+
 #[expect(clippy::needless_pass_by_value, reason = "the controller hands its arguments over")]
 fn on_error(record: Arc<KeptRecord>, error: &ControllerError, _: Arc<Context>) -> Action {
     tracing::warn!(
@@ -62,7 +67,7 @@ fn on_error(record: Arc<KeptRecord>, error: &ControllerError, _: Arc<Context>) -
 async fn reconcile(record: Arc<KeptRecord>, context: Arc<Context>) -> Result<Action, ControllerError> {
     let _turn = context.turns.take(&record.name_any()).await;
     if exists(&context, &record).await? {
-        return Ok(Action::requeue(resync()));
+        return Ok(Action::await_change());
     }
     let target = record.spec.target.clone();
     let open = context.engine.index.of_target(&target).into_iter().find(|run| run.state.is_open());
@@ -94,7 +99,7 @@ async fn reconcile(record: Arc<KeptRecord>, context: Arc<Context>) -> Result<Act
     }
     let (progress, after) = post::advance(&context, &mut record, true, true).await?;
     if progress != super::status::Progress::Complete {
-        return Ok(Action::requeue(after.unwrap_or_else(resync)));
+        return Ok(after.map_or_else(Action::await_change, Action::requeue));
     }
     forget_outputs(&context, &record).await?;
     match records.delete(&name, &DeleteParams::default()).await {

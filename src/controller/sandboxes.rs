@@ -3,7 +3,7 @@
 use super::forks::{self, Forks};
 use super::kept::KeptSandbox;
 use super::status::{self, Progress};
-use super::{Context, ControllerError, RETRY_AFTER, SandboxStore, post, resync, sandboxes_in};
+use super::{Context, ControllerError, RETRY_AFTER, SandboxStore, post, sandboxes_in, sweep};
 use crate::api::{
     Phase, PhaseRun, PhaseRunSpec, SandboxRecord, SandboxRecordSpec, SandboxStatus, TargetRef, Ttl, TtlOffset, labels,
 };
@@ -27,6 +27,8 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// A time to live may be longer than timers are.
+const LATEST: Duration = Duration::from_secs(24 * 60 * 60);
 /// How often a fork that cannot be made is tried again.
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
 /// Reconciles at once.
@@ -55,6 +57,11 @@ pub fn controller(context: Arc<Context>) -> (impl Future<Output = ()>, SandboxSt
         }
     });
     (work, store)
+}
+
+/// Looks at the sandboxes again now and then.
+pub async fn sweep(store: SandboxStore, context: Arc<Context>) {
+    sweep::sweep(store, |sandbox| reconcile(sandbox, context.clone())).await;
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "the controller hands its arguments over")]
@@ -103,7 +110,11 @@ async fn reconcile(object: Arc<KeptSandbox>, context: Arc<Context>) -> Result<Ac
     let ttl = time_to_live(&object, &record.spec, Timestamp::now());
     // What is in the way may go without an event that would lead here.
     let again = matches!(forks, Forks::Invalid(_)).then_some(LOOK_AGAIN);
-    Ok(Action::requeue([after, ttl, again].into_iter().flatten().fold(resync(), Duration::min)))
+    Ok([after, ttl, again]
+        .into_iter()
+        .flatten()
+        .min()
+        .map_or_else(Action::await_change, |soon| Action::requeue(soon.min(LATEST))))
 }
 
 /// The record of a sandbox, made where there is none and brought up to date; none where the sandbox is gone by now and
