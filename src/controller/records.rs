@@ -50,7 +50,14 @@ pub fn controller(context: Arc<Context>) -> (impl Future<Output = ()>, RecordSto
 
 /// Looks at the records again now and then.
 pub async fn sweep(store: RecordStore, context: Arc<Context>) {
-    sweep::sweep(store, |record| reconcile(record, context.clone())).await;
+    let again = async |record: Arc<KeptRecord>| {
+        let _turn = context.turns.take(&record.name_any()).await;
+        match sweep::still_there(&store, &record) {
+            Some(record) => reconcile_in_turn(&record, &context).await,
+            None => Ok(Action::await_change()),
+        }
+    };
+    sweep::sweep(store.clone(), again).await;
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "the controller hands its arguments over")]
@@ -66,7 +73,11 @@ fn on_error(record: Arc<KeptRecord>, error: &ControllerError, _: Arc<Context>) -
 
 async fn reconcile(record: Arc<KeptRecord>, context: Arc<Context>) -> Result<Action, ControllerError> {
     let _turn = context.turns.take(&record.name_any()).await;
-    if exists(&context, &record).await? {
+    reconcile_in_turn(&record, &context).await
+}
+
+async fn reconcile_in_turn(record: &KeptRecord, context: &Context) -> Result<Action, ControllerError> {
+    if exists(context, record).await? {
         return Ok(Action::await_change());
     }
     let target = record.spec.target.clone();
@@ -78,7 +89,7 @@ async fn reconcile(record: Arc<KeptRecord>, context: Arc<Context>) -> Result<Act
         context.engine.adopt(&run).await?;
         return Ok(Action::requeue(LOOK_FOR_PODS));
     }
-    if !forks::are_gone(&context, &target).await? {
+    if !forks::are_gone(context, &target).await? {
         return Ok(Action::requeue(LOOK_FOR_PODS));
     }
     let records: Api<SandboxRecord> = Api::all(context.client.clone());
@@ -93,15 +104,15 @@ async fn reconcile(record: Arc<KeptRecord>, context: Arc<Context>) -> Result<Act
             latest.is_some_and(|latest| latest.state == RunState::Succeeded)
         };
         post::drop_owed(&mut record.spec, has_run);
-        post::save(&context, &mut record).await?;
+        post::save(context, &mut record).await?;
         // From now on none of them is begun; one that was being begun this moment is waited for.
         return Ok(Action::requeue(LOOK_FOR_PODS));
     }
-    let (progress, after) = post::advance(&context, &mut record, true, true).await?;
+    let (progress, after) = post::advance(context, &mut record, true, true).await?;
     if progress != super::status::Progress::Complete {
         return Ok(after.map_or_else(Action::await_change, Action::requeue));
     }
-    forget_outputs(&context, &record).await?;
+    forget_outputs(context, &record).await?;
     match records.delete(&name, &DeleteParams::default()).await {
         Ok(_) => Ok(Action::await_change()),
         Err(error) if crate::engine::is_status(&error, 404) => Ok(Action::await_change()),

@@ -61,7 +61,15 @@ pub fn controller(context: Arc<Context>) -> (impl Future<Output = ()>, SandboxSt
 
 /// Looks at the sandboxes again now and then.
 pub async fn sweep(store: SandboxStore, context: Arc<Context>) {
-    sweep::sweep(store, |sandbox| reconcile(sandbox, context.clone())).await;
+    let again = async |sandbox: Arc<KeptSandbox>| {
+        let uid = sandbox.metadata.uid.as_deref().unwrap_or_default();
+        let _turn = context.turns.take(uid).await;
+        match sweep::still_there(&store, &sandbox) {
+            Some(sandbox) => reconcile_in_turn(&sandbox, &context).await,
+            None => Ok(Action::await_change()),
+        }
+    };
+    sweep::sweep(store.clone(), again).await;
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "the controller hands its arguments over")]
@@ -77,10 +85,14 @@ fn on_error(object: Arc<KeptSandbox>, error: &ControllerError, _: Arc<Context>) 
 }
 
 async fn reconcile(object: Arc<KeptSandbox>, context: Arc<Context>) -> Result<Action, ControllerError> {
+    let _turn = context.turns.take(object.metadata.uid.as_deref().unwrap_or_default()).await;
+    reconcile_in_turn(&object, &context).await
+}
+
+async fn reconcile_in_turn(object: &KeptSandbox, context: &Context) -> Result<Action, ControllerError> {
     let object = object.read().map_err(ControllerError::shape("a sandbox"))?;
     let target = runs::target(&object);
-    let _turn = context.turns.take(target.uid.as_deref().unwrap_or_default()).await;
-    let Some(mut record) = record(&context, &object, &target).await? else { return Ok(Action::await_change()) };
+    let Some(mut record) = record(context, &object, &target).await? else { return Ok(Action::await_change()) };
     if !object["metadata"]["deletionTimestamp"].is_null() {
         // What follows is the record's matter, once the object is gone.
         return Ok(Action::await_change());
@@ -88,15 +100,14 @@ async fn reconcile(object: Arc<KeptSandbox>, context: Arc<Context>) -> Result<Ac
     if let Some(left) = time_to_live(&object, &record.spec, Timestamp::now())
         && left.is_zero()
     {
-        return expire(&context, &target).await;
+        return expire(context, &target).await;
     }
-    let forks = Box::pin(forks::reconcile(&context, &object, &record.spec.routing_key)).await?;
+    let forks = Box::pin(forks::reconcile(context, &object, &record.spec.routing_key)).await?;
     // Ready is told before the first post-phase begins: their order is then in the API server's own record.
-    if post::is_next(&record) && !write_status(&context, &object, &target, &record, &forks, &Progress::Settling).await?
-    {
+    if post::is_next(&record) && !write_status(context, &object, &target, &record, &forks, &Progress::Settling).await? {
         return Ok(Action::requeue(RETRY_AFTER));
     }
-    let (progress, after) = post::advance(&context, &mut record, forks == Forks::Ready, false).await?;
+    let (progress, after) = post::advance(context, &mut record, forks == Forks::Ready, false).await?;
     let fresh = sandboxes_in(&context.client, &target.namespace)
         .get_opt(&target.name)
         .await
@@ -105,7 +116,7 @@ async fn reconcile(object: Arc<KeptSandbox>, context: Arc<Context>) -> Result<Ac
     // Of a newer generation nothing was looked at yet; it brings a reconcile of its own.
     if let Some(fresh) = fresh.filter(|fresh| fresh.uid() == target.uid && fresh.metadata.generation == generation) {
         let fresh = serde_json::to_value(fresh).map_err(ControllerError::shape("a sandbox"))?;
-        write_status(&context, &fresh, &target, &record, &forks, &progress).await?;
+        write_status(context, &fresh, &target, &record, &forks, &progress).await?;
     }
     let ttl = time_to_live(&object, &record.spec, Timestamp::now());
     // What is in the way may go without an event that would lead here.

@@ -5,6 +5,7 @@
 
 use super::ControllerError;
 use crate::plan::message::with_causes;
+use kube::Resource;
 use kube::runtime::controller::Action;
 use kube::runtime::reflector::{Lookup, Store};
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use std::time::Duration;
 /// Within this time everything was looked at once more.
 const EVERY: Duration = Duration::from_secs(600);
 
-/// Reconciles what the store has, over and over. What a reconcile changes, or finds to do later, is told by its own
+/// Reconciles what the store has, over and over; `reconcile` is given what the store had when the round began. What a reconcile changes, or finds to do later, is told by its own
 /// events; one that fails comes again in the next round.
 pub async fn sweep<K, R>(store: Store<K>, reconcile: impl Fn(Arc<K>) -> R)
 where
@@ -44,6 +45,15 @@ where
             }
         }
     }
+}
+
+/// An object as it is now; none where it is gone, or another has its name. What the last reconcile looked at must not be
+/// newer, so ask within the object's turn.
+pub fn still_there<K>(store: &Store<K>, object: &K) -> Option<Arc<K>>
+where
+    K: Resource<DynamicType = ()> + Clone + 'static,
+{
+    store.get(&object.to_object_ref(())).filter(|now| now.meta().uid == object.meta().uid)
 }
 
 /// The pause between two of so many objects.
@@ -87,6 +97,25 @@ mod tests {
             () = sweep_within(Duration::from_millis(30), reader, look) => panic!("it ended"),
             () = rounds => {}
         }
+    }
+
+    #[test]
+    fn what_is_looked_at_is_never_older_than_the_store() {
+        let (reader, mut writer) = store::<ConfigMap>();
+        let version = |uid: &str, version: &str| {
+            let mut object = ConfigMap::default();
+            object.metadata.name = Some("a".into());
+            (object.metadata.uid, object.metadata.resource_version) = (Some(uid.into()), Some(version.into()));
+            object
+        };
+        let old = version("u", "1");
+        writer.apply_watcher_event(&Event::Apply(old.clone()));
+        writer.apply_watcher_event(&Event::Apply(version("u", "2")));
+        assert_eq!(still_there(&reader, &old).unwrap().metadata.resource_version.as_deref(), Some("2"));
+        writer.apply_watcher_event(&Event::Apply(version("another", "3")));
+        assert_eq!(still_there(&reader, &old), None);
+        writer.apply_watcher_event(&Event::Delete(version("another", "3")));
+        assert_eq!(still_there(&reader, &old), None);
     }
 
     #[test]
