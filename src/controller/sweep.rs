@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Within this time everything was looked at once more.
-const EVERY: Duration = Duration::from_secs(600);
+const EVERY: Duration = Duration::from_secs(60 * 60);
 
 /// Reconciles what the store has, over and over; `reconcile` is given what the store had when the round began. What a reconcile changes, or finds to do later, is told by its own
 /// events; one that fails comes again in the next round.
@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn thousands_are_no_burst() {
-        assert_eq!(pause(EVERY, 10_000), Duration::from_millis(60));
+        assert_eq!(pause(EVERY, 10_000), Duration::from_millis(360));
         assert_eq!(pause(EVERY, 0), EVERY);
     }
 }
