@@ -1,43 +1,25 @@
 //! What the leader's caches keep of the objects that it follows.
 //!
-//! There may be tens of thousands of each. As trees, with all that the API server notes in them, they would take ten
-//! times the memory.
+//! There may be tens of thousands of each, so what a reconcile needs beside it reads: that is as new as can be, too.
 
 use crate::api::{Sandbox, SandboxRecord, TargetRef};
 use crate::plan::key;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Resource;
 use kube::api::ObjectMeta;
-use serde::de::{Deserialize, Deserializer, Error};
+use serde::de::{Deserialize, Deserializer};
 use serde_json::Value;
 
-/// A sandbox: what is looked up of it, and all else as text.
-#[derive(Clone, Debug, Resource)]
+/// A sandbox: which it is, and whether its spec is another.
+#[derive(Clone, Debug, serde::Deserialize, Resource)]
 #[resource(inherit = "Sandbox")]
 pub struct KeptSandbox {
     /// What identifies it, and no more.
+    #[serde(deserialize_with = "identity")]
     pub metadata: ObjectMeta,
     /// A hash of its spec.
+    #[serde(rename = "spec", default, deserialize_with = "hash")]
     pub spec_hash: String,
-    text: Box<str>,
-}
-
-impl KeptSandbox {
-    /// The sandbox as it is stored, but for who manages which of its fields.
-    pub fn read(&self) -> serde_json::Result<Value> {
-        serde_json::from_str(&self.text)
-    }
-}
-
-impl<'de> Deserialize<'de> for KeptSandbox {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let mut object = Value::deserialize(deserializer)?;
-        if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
-            metadata.remove("managedFields");
-        }
-        let metadata = identity(&object["metadata"]).map_err(D::Error::custom)?;
-        Ok(Self { metadata, spec_hash: key::hash(&object["spec"]), text: object.to_string().into() })
-    }
 }
 
 /// A record: which target it is of, and which runs it owes.
@@ -84,14 +66,19 @@ fn identity<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D:
     Ok(ObjectMeta { name, namespace, uid, resource_version, generation, deletion_timestamp, ..ObjectMeta::default() })
 }
 
+fn hash<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    Ok(key::hash(&Value::deserialize(deserializer)?))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use kube::ResourceExt;
     use serde_json::json;
 
-    fn sandbox() -> Value {
-        json!({
+    #[test]
+    fn a_kept_sandbox_tells_which_it_is_and_what_its_spec_is() {
+        let sandbox = json!({
             "apiVersion": "sluice.dev/v1alpha1",
             "kind": "Sandbox",
             "metadata": {
@@ -100,22 +87,14 @@ mod tests {
             },
             "spec": {"description": "mine"},
             "status": {"routingKey": "r"},
-        })
-    }
-
-    #[test]
-    fn a_kept_sandbox_is_the_stored_one_without_its_managers() {
-        let kept: KeptSandbox = serde_json::from_value(sandbox()).unwrap();
-        let mut whole = sandbox();
-        whole["metadata"].as_object_mut().unwrap().remove("managedFields");
-        assert_eq!(kept.read().unwrap(), whole);
-        assert_eq!(kept.spec_hash, key::hash(&whole["spec"]));
+        });
+        let kept: KeptSandbox = serde_json::from_value(sandbox.clone()).unwrap();
+        assert_eq!(kept.spec_hash, key::hash(&sandbox["spec"]));
         assert_eq!(
             (kept.name_any(), kept.namespace(), kept.uid()),
             ("x".into(), Some("shop".into()), Some("u".into()))
         );
-        assert_eq!(kept.metadata.generation, Some(2));
-        assert_eq!(kept.metadata.labels, None);
+        assert_eq!((kept.metadata.generation, kept.metadata.labels), (Some(2), None));
     }
 
     #[test]

@@ -17,7 +17,7 @@ use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::runtime::controller::{Action, Config, Controller};
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher;
@@ -89,10 +89,20 @@ async fn reconcile(object: Arc<KeptSandbox>, context: Arc<Context>) -> Result<Ac
     reconcile_in_turn(&object, &context).await
 }
 
-async fn reconcile_in_turn(object: &KeptSandbox, context: &Context) -> Result<Action, ControllerError> {
-    let object = object.read().map_err(ControllerError::shape("a sandbox"))?;
+async fn reconcile_in_turn(kept: &KeptSandbox, context: &Context) -> Result<Action, ControllerError> {
+    let (uid, name) = (kept.metadata.uid.as_deref().unwrap_or_default(), kept.name_any());
+    let records: Api<SandboxRecord> = Api::all(context.client.clone());
+    // The record first: it never tells of a newer sandbox than the one that is then looked at, and where there is none
+    // of a sandbox that is still there, its last phases have not run.
+    let found = records.get_opt(uid).await.map_err(ControllerError::api("read a sandbox's record"))?;
+    let stored = sandboxes_in(&context.client, &kept.namespace().unwrap_or_default()).get_opt(&name).await;
+    let stored = stored.map_err(ControllerError::api("read a sandbox"))?;
+    let Some(stored) = stored.filter(|stored| stored.metadata.uid.as_deref() == Some(uid)) else {
+        return Ok(Action::await_change());
+    };
+    let object = json_of(stored)?;
     let target = runs::target(&object);
-    let Some(mut record) = record(context, &object, &target).await? else { return Ok(Action::await_change()) };
+    let mut record = record(context, found, &object, &target).await?;
     if !object["metadata"]["deletionTimestamp"].is_null() {
         // What follows is the record's matter, once the object is gone.
         return Ok(Action::await_change());
@@ -104,20 +114,18 @@ async fn reconcile_in_turn(object: &KeptSandbox, context: &Context) -> Result<Ac
     }
     let forks = Box::pin(forks::reconcile(context, &object, &record.spec.routing_key)).await?;
     // Ready is told before the first post-phase begins: their order is then in the API server's own record.
-    if post::is_next(&record) && !write_status(context, &object, &target, &record, &forks, &Progress::Settling).await? {
-        return Ok(Action::requeue(RETRY_AFTER));
-    }
+    let told = if post::is_next(&record) {
+        match write_status(context, &object, &target, &record, &forks, &Progress::Settling).await? {
+            Written::AsItWas => None,
+            Written::Anew(object) => Some(object),
+            Written::TooLate => return Ok(Action::requeue(RETRY_AFTER)),
+        }
+    } else {
+        None
+    };
     let (progress, after) = post::advance(context, &mut record, forks == Forks::Ready, false).await?;
-    let fresh = sandboxes_in(&context.client, &target.namespace)
-        .get_opt(&target.name)
-        .await
-        .map_err(ControllerError::api("read a sandbox"))?;
-    let generation = object["metadata"]["generation"].as_i64();
-    // Of a newer generation nothing was looked at yet; it brings a reconcile of its own.
-    if let Some(fresh) = fresh.filter(|fresh| fresh.uid() == target.uid && fresh.metadata.generation == generation) {
-        let fresh = serde_json::to_value(fresh).map_err(ControllerError::shape("a sandbox"))?;
-        write_status(context, &fresh, &target, &record, &forks, &progress).await?;
-    }
+    // Too late, it is another by now, which brings a reconcile of its own.
+    write_status(context, told.as_ref().unwrap_or(&object), &target, &record, &forks, &progress).await?;
     let ttl = time_to_live(&object, &record.spec, Timestamp::now());
     // What is in the way may go without an event that would lead here.
     let again = matches!(forks, Forks::Invalid(_)).then_some(LOOK_AGAIN);
@@ -128,21 +136,18 @@ async fn reconcile_in_turn(object: &KeptSandbox, context: &Context) -> Result<Ac
         .map_or_else(Action::await_change, |soon| Action::requeue(soon.min(LATEST))))
 }
 
-/// The record of a sandbox, made where there is none and brought up to date; none where the sandbox is gone by now and
-/// its record with it.
+/// The record of a sandbox, made where none was found and brought up to date.
 async fn record(
     context: &Context,
+    found: Option<SandboxRecord>,
     object: &Value,
     target: &TargetRef,
-) -> Result<Option<SandboxRecord>, ControllerError> {
-    let records: Api<SandboxRecord> = Api::all(context.client.clone());
-    let name = target.uid.clone().unwrap_or_default();
+) -> Result<SandboxRecord, ControllerError> {
     let snapshot = runs::snapshot(object);
-    let found = records.get_opt(&name).await.map_err(ControllerError::api("read a sandbox's record"))?;
     if let Some(mut record) = found {
         // What somebody writes into an object that is being deleted had no pre-phase, so it has no post-phase either.
         let deleting = !snapshot["metadata"]["deletionTimestamp"].is_null();
-        if record.spec.stored != snapshot && !deleting {
+        if !is_same(&record.spec.stored, &snapshot) && !deleting {
             record.spec.left.extend(post::leaves(&record.spec, &snapshot));
             if record.spec.stored["spec"] != snapshot["spec"] {
                 record.spec.updated_at = Some(MicroTime(Timestamp::now()));
@@ -150,12 +155,7 @@ async fn record(
             record.spec.stored = snapshot;
             post::save(context, &mut record).await?;
         }
-        return Ok(Some(record));
-    }
-    // The object may be an old copy of one that is gone and whose last phases have run: they must not run again.
-    let live = sandboxes_in(&context.client, &target.namespace).get_metadata_opt(&target.name).await;
-    if live.map_err(ControllerError::api("read a sandbox"))?.is_none_or(|live| live.uid() != target.uid) {
-        return Ok(None);
+        return Ok(record);
     }
     let mut runs = context.engine.index.of_target(target);
     if runs.is_empty() {
@@ -191,12 +191,14 @@ async fn record(
         left: Vec::new(),
         owed: None,
     };
-    let mut record = SandboxRecord::new(&name, spec);
+    let name = target.uid.as_deref().unwrap_or_default();
+    let records: Api<SandboxRecord> = Api::all(context.client.clone());
+    let mut record = SandboxRecord::new(name, spec);
     record.metadata.labels = Some(labels::of_target(target));
     let record = match records.create(&PostParams::default(), &record).await {
         Ok(record) => record,
         Err(error) if crate::engine::is_status(&error, 409) => {
-            records.get(&name).await.map_err(ControllerError::api("read a sandbox's record"))?
+            records.get(name).await.map_err(ControllerError::api("read a sandbox's record"))?
         }
         Err(error) => return Err(ControllerError::api("write a sandbox's record")(error)),
     };
@@ -204,7 +206,17 @@ async fn record(
         let note = "The sandbox was stored while Sluice's webhooks were not in force: no phase has run for its creation, and none will. Its next change and its deletion run theirs.";
         context.recorder.warning(target, "Adopted", "Adopt", note).await;
     }
-    Ok(Some(record))
+    Ok(record)
+}
+
+/// Whether two snapshots differ in nothing that anybody but the API server wrote: each new status is a new version.
+fn is_same(one: &Value, other: &Value) -> bool {
+    let without_version = |object: &Value| {
+        let mut object = object.clone();
+        object["metadata"]["resourceVersion"].take();
+        object
+    };
+    without_version(one) == without_version(other)
 }
 
 /// An object as it was first stored, as far as the runs before its changes tell; they come oldest first.
@@ -240,9 +252,19 @@ fn is_unseen(live: &Value, object: &Value) -> bool {
     since.is_none_or(|since| created.is_some_and(|created| created.as_second() < since.as_second()))
 }
 
-/// Writes the status that `object` should have, where it has another; false where `object` is not what is stored any
-/// more. A reconcile that looks at an old object must not write: it would know nothing of the last turn of a
-/// condition, and bring changes that are on their way into conflict for nothing.
+/// What has come of a status that was to be written.
+enum Written {
+    /// It is stored as it was.
+    AsItWas,
+    /// It is stored anew.
+    Anew(Value),
+    /// The object is not any more what was looked at.
+    TooLate,
+}
+
+/// Writes the status that `object` should have, where it has another. A reconcile that looks at an old object must not
+/// write: it would know nothing of the last turn of a condition, and bring changes that are on their way into conflict
+/// for nothing.
 async fn write_status(
     context: &Context,
     object: &Value,
@@ -250,13 +272,13 @@ async fn write_status(
     record: &SandboxRecord,
     forks: &Forks,
     progress: &Progress,
-) -> Result<bool, ControllerError> {
+) -> Result<Written, ControllerError> {
     let known: SandboxStatus = serde::Deserialize::deserialize(&object["status"]).unwrap_or_default();
     let generation = object["metadata"]["generation"].as_i64().unwrap_or_default();
     let runs = context.engine.index.of_target(target);
     let new = status::status(&known, generation, &record.spec.routing_key, forks, progress, &runs, Timestamp::now());
     if new == known {
-        return Ok(true);
+        return Ok(Written::AsItWas);
     }
     let patch = json!({
         "apiVersion": target.api_version, "kind": target.kind,
@@ -272,11 +294,17 @@ async fn write_status(
         .patch_status(&target.name, &PatchParams::apply(labels::MANAGER).force(), &Patch::Apply(&patch))
         .await;
     match written {
-        Ok(_) => Ok(true),
+        Ok(written) => Ok(Written::Anew(json_of(written)?)),
         // It has changed, which brings a reconcile of its own, or is gone: then the record goes on with it.
-        Err(error) if crate::engine::is_status(&error, 404) || crate::engine::is_status(&error, 409) => Ok(false),
+        Err(error) if crate::engine::is_status(&error, 404) || crate::engine::is_status(&error, 409) => {
+            Ok(Written::TooLate)
+        }
         Err(error) => Err(ControllerError::api("write a sandbox's status")(error)),
     }
+}
+
+fn json_of(sandbox: DynamicObject) -> Result<Value, ControllerError> {
+    serde_json::to_value(sandbox).map_err(ControllerError::shape("a sandbox"))
 }
 
 /// How long a sandbox has still to live; none where it has no end.

@@ -14,8 +14,8 @@ use std::time::Duration;
 /// Within this time everything was looked at once more.
 const EVERY: Duration = Duration::from_secs(60 * 60);
 
-/// Reconciles what the store has, over and over; `reconcile` is given what the store had when the round began. What a reconcile changes, or finds to do later, is told by its own
-/// events; one that fails comes again in the next round.
+/// Reconciles what the store has, over and over; `reconcile` is given what the store had when the round began. What a
+/// reconcile changes, or finds to do later, is told by its own events; one that fails comes again in the next round.
 pub async fn sweep<K, R>(store: Store<K>, reconcile: impl Fn(Arc<K>) -> R)
 where
     K: Lookup<DynamicType = ()> + Clone + 'static,
