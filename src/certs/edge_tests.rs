@@ -29,7 +29,7 @@ fn store(api: &FakeApi) -> SecretStore {
 }
 
 fn webhooks() -> Webhooks {
-    Webhooks { validating: NAME.into(), mutating: NAME.into(), names: names() }
+    Webhooks { validating: NAME.into(), mutating: NAME.into(), names: names(), secret: NAME.into() }
 }
 
 fn slice(ready: bool) -> Value {
@@ -134,7 +134,8 @@ async fn register(ready: bool) -> Registered {
     api.put(MUTATING, NAME, json!({}));
     let state = store(&api).ensure(&Registration::Absent).await.unwrap();
     let bundle = Arc::new(watch::Sender::new(state.bundle_pem()));
-    let accepted = Accepted::new(Tokens::first(&[], Timestamp::now()), &Registration::Absent, Timestamp::now());
+    let tokens = token::ensure(&token_store(&api), &Registration::Absent).await.unwrap();
+    let accepted = Accepted::new(tokens, &Registration::Absent, Timestamp::now());
     let (told, seen) = watch::channel(Registration::Unknown);
     let running = keep_registered(api.client.clone(), webhooks(), bundle.subscribe(), accepted.known(), told);
     let task = tokio::spawn(async move {
@@ -187,6 +188,10 @@ async fn a_new_bundle_is_written_even_while_nobody_is_ready() {
     let mut both = secret(&it.api).unwrap();
     both.authorities.push(more.clone());
     it.bundle.send_replace(both.bundle_pem());
+    a_while().await;
+    assert_eq!(patches(&it.api), 2, "the Secret does not say so");
+    let old = store(&it.api).read().await.unwrap();
+    assert_eq!(store(&it.api).write(old, both.data()).await.unwrap(), Written::Yes);
     until("both trust it", || match &*it.seen.borrow() {
         Registration::Trusting { authorities, .. } => authorities.contains(&more.certificate),
         _ => false,
@@ -217,7 +222,8 @@ async fn a_new_current_token_is_named_in_both() {
     it.accepted.offer(tokens.clone(), Timestamp::now());
     a_while().await;
     assert_eq!(patches(&it.api), 2, "the Secret does not say so");
-    assert_eq!(token_store(&it.api).write(None, tokens.data()).await.unwrap(), Written::Yes);
+    let old = token_store(&it.api).read().await.unwrap();
+    assert_eq!(token_store(&it.api).write(old, tokens.data()).await.unwrap(), Written::Yes);
     until("both name it", || it.seen.borrow().named() == [tokens.current.clone()]).await;
     assert_eq!(patches(&it.api), 4);
 }

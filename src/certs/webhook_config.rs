@@ -1,4 +1,5 @@
-//! Puts our webhooks, with the bundle that they are trusted through and the token that they are called by, into the two webhook configurations.
+//! Puts our webhooks, with the bundle that they are trusted through and the token that they are called by, into the two
+//! webhook configurations.
 //!
 //! The leader's task. The chart creates both objects, empty, and takes them away; a missing one is never created
 //! here, for that is how an uninstall goes. What must stand in them is [`super::webhook_spec`]'s.
@@ -24,7 +25,7 @@ use tokio::sync::watch;
 
 use super::issue::Names;
 use super::rotate::Registration;
-use super::store::{CALL, code};
+use super::store::{CALL, code, read_state};
 use super::token::{Token, Tokens, keep};
 use super::webhook_spec::{Kind, Pace, SERVICE_PORT, apply_over, differs, has_ready_endpoint, observe, ours};
 use crate::api::labels::MANAGER;
@@ -48,6 +49,8 @@ pub struct Webhooks {
     pub mutating: String,
     /// The Service that leads to us.
     pub names: Names,
+    /// The Secret with the serving certificate.
+    pub secret: String,
 }
 
 impl Webhooks {
@@ -167,8 +170,11 @@ impl Edge {
         told: &watch::Sender<Registration>,
     ) -> Result<Duration, RegisterError> {
         let mut live = self.live().await?;
-        let named = observe(&live, &told.borrow(), Timestamp::now());
-        let replaces = named.named().iter().any(|named| named != token);
+        let replaces = live.iter().any(|(kind, object)| {
+            let desired = kind.desired(&self.webhooks.names, bundle, token);
+            let ours = object.as_ref().and_then(|object| ours(object, *kind));
+            ours.is_some_and(|ours| ours["clientConfig"] != desired["clientConfig"])
+        });
         let mut pause = LOOK;
         let mut wrote = false;
         for (kind, object) in &mut live {
@@ -181,7 +187,7 @@ impl Edge {
                 tracing::debug!(kind = kind.name(), "not registered yet: the Service has no ready endpoint");
                 continue;
             }
-            if replaces && !self.is_current(token).await? {
+            if replaces && !self.is_current(bundle, token).await? {
                 pause = pause.min(FIRST_RETRY);
                 continue;
             }
@@ -244,12 +250,14 @@ impl Edge {
         }
     }
 
-    /// Whether the Secret says so now. What a new leader remembers may be older than what the webhooks name, and accepted
-    /// by nobody else any more.
-    async fn is_current(&self, token: &Token) -> Result<bool, RegisterError> {
+    /// Whether the Secrets say so now. What a new leader remembers may be older than what the webhooks trust and name:
+    /// others may serve by another authority already, and accept that token no more.
+    async fn is_current(&self, bundle: &str, token: &Token) -> Result<bool, RegisterError> {
         let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &self.webhooks.names.namespace);
-        let secret = call("get", &format!("Secret {}", keep::SECRET), secrets.get_opt(keep::SECRET)).await?;
-        Ok(keep::read_tokens(secret.as_ref()).is_some_and(|tokens| tokens.current == *token))
+        let read = async |name: &str| call("get", &format!("Secret {name}"), secrets.get_opt(name)).await;
+        let (certificate, tokens) = (read(&self.webhooks.secret).await?, read(keep::SECRET).await?);
+        Ok(read_state(certificate.as_ref()).bundle_pem() == bundle
+            && keep::read_tokens(tokens.as_ref()).is_some_and(|tokens| tokens.current == *token))
     }
 
     async fn reachable(&self) -> Result<bool, RegisterError> {

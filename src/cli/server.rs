@@ -194,6 +194,7 @@ async fn serve(args: ServerArgs) -> anyhow::Result<ExitCode> {
         validating: args.validating_webhook.clone(),
         mutating: args.mutating_webhook.clone(),
         names: names.clone(),
+        secret: SECRET.to_owned(),
     };
     let store = SecretStore::new(client.clone(), SECRET, names.clone());
     let serving = Serving::new(names.clone());

@@ -118,7 +118,7 @@ impl Admission {
             ));
         }
         let keys: Vec<String> = planned.iter().map(|run| run.key.clone()).collect();
-        let (uid, generation) = admitted(request);
+        let (uid, generation) = stored_as(request);
         let mut passed = Vec::new();
         let mut warnings = Vec::new();
         'change: loop {
@@ -378,7 +378,7 @@ impl Admission {
 
     /// Writes down that the request is let through, before it is.
     async fn admit(&self, entry: &Arc<RunEntry>, request: &Request, deadline: Instant) -> Judged<()> {
-        let (uid, generation) = admitted(request);
+        let (uid, generation) = stored_as(request);
         let mut entry = entry.clone();
         loop {
             match tokio::time::timeout_at(deadline, self.engine.admit(&entry, uid, generation)).await {
@@ -402,8 +402,8 @@ impl Admission {
     }
 }
 
-/// UID and generation of the object that is let through.
-fn admitted(request: &Request) -> (&str, i64) {
+/// UID and generation that the object has where the request is let through.
+fn stored_as(request: &Request) -> (&str, i64) {
     let object = if request.operation == Operation::Delete { &request.old_object } else { &request.object };
     let metadata = &object["metadata"];
     (metadata["uid"].as_str().unwrap_or_default(), metadata["generation"].as_i64().unwrap_or_default())
