@@ -113,6 +113,32 @@ async fn a_deleted_secret_comes_back_with_the_leaf_that_all_serve_and_a_new_auth
     rotate.abort();
 }
 
+#[tokio::test]
+async fn whatever_the_secret_has_lost_is_written_back() {
+    for key in ["tls.crt", "tls.key", "ca.crt", "ca.key"] {
+        let api = FakeApi::start().await;
+        let state = store(&api).ensure(&Registration::Absent).await.unwrap();
+        let serving = Serving::new(names());
+        serving.offer(state.clone(), Timestamp::now(), Patience::Hold).unwrap();
+        let reload = tokio::spawn(keep_reloaded(store(&api), serving.clone()));
+        let (_told, registration) = watch::channel(Registration::Absent);
+        let rotate = tokio::spawn(keep_rotated(store(&api), serving.known(), registration));
+        a_while().await;
+        let mut without = api.get(SECRETS, NAME).unwrap();
+        without["data"].as_object_mut().unwrap().remove(key).unwrap();
+        api.put(SECRETS, NAME, without);
+        let has = || api.get(SECRETS, NAME).unwrap()["data"][key].is_string();
+        until(&format!("{key} is back"), has).await;
+        let bundle = serving.current_bundle();
+        until("the bundle of the Secret is the one that is published", || {
+            secret(&api).unwrap().bundle_pem() == *bundle.borrow()
+        })
+        .await;
+        reload.abort();
+        rotate.abort();
+    }
+}
+
 struct Registered {
     api: FakeApi,
     bundle: Arc<watch::Sender<String>>,

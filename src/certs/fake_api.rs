@@ -121,7 +121,9 @@ impl FakeApi {
             (&Method::POST, old) => old.is_none(),
             (_, None) => return refused(StatusCode::NOT_FOUND),
             (&Method::PUT, Some(old)) => old["metadata"]["resourceVersion"] == body["metadata"]["resourceVersion"],
-            (_, Some(old)) => old["metadata"]["uid"] == body["metadata"]["uid"],
+            (_, Some(old)) => {
+                ["uid", "resourceVersion"].iter().all(|field| old["metadata"][field] == body["metadata"][field])
+            }
         };
         if !fits {
             return refused(StatusCode::CONFLICT);

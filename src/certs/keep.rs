@@ -77,7 +77,7 @@ async fn step(store: &SecretStore, remembered: &State, seen: &Registration) -> R
     let read = read_state(secret.as_ref());
     let state = complete(&read, Some(remembered), &store.names, now);
     let action = next(&state, seen, &store.names, now);
-    let mended = read.leaf != state.leaf;
+    let mended = read.leaf != state.leaf || read.bundle_pem() != state.bundle_pem();
     if action == Action::Keep && !mended {
         return Ok(Step::NothingDue);
     }

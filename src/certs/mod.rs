@@ -11,8 +11,7 @@
 //!                  keep::keep_rotated                (what those carry -> the next step, into the Secret)
 //! ```
 //!
-//! Where the certificate is cert-manager's or given, `keep_rotated` does not run; all else is the same. The token is
-//! Sluice's own in any case: see [`token`].
+//! For the token see [`token`].
 
 pub mod issue;
 pub mod keep;

@@ -174,6 +174,7 @@ pub async fn keep_reloaded(store: SecretStore, serving: Arc<Serving>) {
             }
             Err(error) => {
                 tracing::warn!(secret = store.name, %error, "serving certificate not taken over");
+                serving.wake();
                 held
             }
         };

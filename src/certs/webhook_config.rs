@@ -91,6 +91,21 @@ pub enum RegisterError {
         #[source]
         source: serde_json::Error,
     },
+    /// Somebody else wrote it in between.
+    #[error("{what} was changed or taken away while it was looked at; looking again")]
+    Overtaken {
+        /// Which one.
+        what: String,
+    },
+    /// The Secret does not say what this replica remembers.
+    #[error(
+        "the webhooks are left as they are until Secret {secret} says what this replica remembers of it; if it does \
+         not soon, delete the Secret to have it made anew"
+    )]
+    Behind {
+        /// Which one.
+        secret: String,
+    },
     /// Whoever serves the certificate is gone.
     #[error("the certificate's bundle is no longer published, so webhooks cannot be kept registered")]
     NoBundle,
@@ -170,11 +185,7 @@ impl Edge {
         told: &watch::Sender<Registration>,
     ) -> Result<Duration, RegisterError> {
         let mut live = self.live().await?;
-        let replaces = live.iter().any(|(kind, object)| {
-            let desired = kind.desired(&self.webhooks.names, bundle, token);
-            let ours = object.as_ref().and_then(|object| ours(object, *kind));
-            ours.is_some_and(|ours| ours["clientConfig"] != desired["clientConfig"])
-        });
+        tell(&live, told);
         let mut pause = LOOK;
         let mut wrote = false;
         for (kind, object) in &mut live {
@@ -187,33 +198,31 @@ impl Edge {
                 tracing::debug!(kind = kind.name(), "not registered yet: the Service has no ready endpoint");
                 continue;
             }
-            if replaces && !self.is_current(bundle, token).await? {
-                pause = pause.min(FIRST_RETRY);
-                continue;
-            }
             let wait = pace.wait(Timestamp::now());
             if !wait.is_zero() {
                 pause = pause.min(wait);
                 continue;
+            }
+            let says = |field| ours(current, *kind).and_then(|ours| ours.pointer(field)) == desired.pointer(field);
+            if !says("/clientConfig/caBundle") {
+                self.check_bundle(bundle).await?;
+            }
+            if !says("/clientConfig/service/path") {
+                self.check_token(token).await?;
             }
             let body = apply_over(current, *kind, &desired, Timestamp::now());
             if !self.has_been_reached && ours(current, *kind).is_none() {
                 self.await_proxy().await;
                 self.has_been_reached = true;
             }
-            *object = self.apply(*kind, &body).await?;
+            *object = Some(self.apply(*kind, &body).await?);
             wrote = true;
         }
         // Both written in one pass are one write: they change together.
         if wrote {
             pace.wrote(Timestamp::now());
         }
-        let seen = observe(&live, &told.borrow(), Timestamp::now());
-        told.send_if_modified(|before| {
-            let changed = *before != seen;
-            *before = seen;
-            changed
-        });
+        tell(&live, told);
         Ok(pause)
     }
 
@@ -232,32 +241,41 @@ impl Edge {
         Ok(live)
     }
 
-    async fn apply(&self, kind: Kind, body: &Value) -> Result<Option<Value>, RegisterError> {
+    async fn apply(&self, kind: Kind, body: &Value) -> Result<Value, RegisterError> {
         let what = self.what(kind);
         let params = PatchParams::apply(MANAGER).force();
         let api = self.api(kind);
         match call("apply", &what, api.patch(self.webhooks.name(kind), &params, &Patch::Apply(body))).await {
             Ok(object) => {
                 tracing::info!(object = what, "webhook registered, or its registration mended");
-                serde_json::to_value(object).map(Some).map_err(|source| RegisterError::Malformed { what, source })
+                serde_json::to_value(object).map_err(|source| RegisterError::Malformed { what, source })
             }
-            // The UID no longer fits: it went, or another took its place, and the event of that is on its way.
+            // It went, another took its place, or somebody wrote it: a look tells which.
             Err(RegisterError::Api { source, .. }) if matches!(code(&source), Some(404 | 409)) => {
-                tracing::info!(object = what, "gone while it was written");
-                Ok(None)
+                Err(RegisterError::Overtaken { what })
             }
             Err(error) => Err(error),
         }
     }
 
-    /// Whether the Secrets say so now. What a new leader remembers may be older than what the webhooks trust and name:
-    /// others may serve by another authority already, and accept that token no more.
-    async fn is_current(&self, bundle: &str, token: &Token) -> Result<bool, RegisterError> {
+    /// Fails unless the Secret says so now. What a new leader remembers may be older than what the webhooks trust: others
+    /// may serve by another authority already.
+    async fn check_bundle(&self, bundle: &str) -> Result<(), RegisterError> {
+        let name = &self.webhooks.secret;
+        let state = read_state(self.secret(name).await?.as_ref());
+        if state.bundle_pem() == bundle { Ok(()) } else { Err(RegisterError::Behind { secret: name.clone() }) }
+    }
+
+    /// Fails unless the Secret says so now: others may accept a token that a new leader remembers no more.
+    async fn check_token(&self, token: &Token) -> Result<(), RegisterError> {
+        let tokens = keep::read_tokens(self.secret(keep::SECRET).await?.as_ref());
+        let is_current = tokens.is_some_and(|tokens| tokens.current == *token);
+        if is_current { Ok(()) } else { Err(RegisterError::Behind { secret: keep::SECRET.to_owned() }) }
+    }
+
+    async fn secret(&self, name: &str) -> Result<Option<Secret>, RegisterError> {
         let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &self.webhooks.names.namespace);
-        let read = async |name: &str| call("get", &format!("Secret {name}"), secrets.get_opt(name)).await;
-        let (certificate, tokens) = (read(&self.webhooks.secret).await?, read(keep::SECRET).await?);
-        Ok(read_state(certificate.as_ref()).bundle_pem() == bundle
-            && keep::read_tokens(tokens.as_ref()).is_some_and(|tokens| tokens.current == *token))
+        call("get", &format!("Secret {name}"), secrets.get_opt(name)).await
     }
 
     async fn reachable(&self) -> Result<bool, RegisterError> {
@@ -318,6 +336,15 @@ impl Edge {
     fn what(&self, kind: Kind) -> String {
         format!("{} {}", kind.name(), self.webhooks.name(kind))
     }
+}
+
+fn tell(live: &[(Kind, Option<Value>)], told: &watch::Sender<Registration>) {
+    let seen = observe(live, &told.borrow(), Timestamp::now());
+    told.send_if_modified(|before| {
+        let changed = *before != seen;
+        *before = seen;
+        changed
+    });
 }
 
 fn ticks<K: Send + 'static>(

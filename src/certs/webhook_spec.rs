@@ -132,7 +132,8 @@ pub fn registered_at(live: &Value) -> Option<Timestamp> {
     live.get("metadata")?.get("annotations")?.get(REGISTERED_AT)?.as_str()?.parse().ok()
 }
 
-/// The object to apply over `live`: with its UID, so that one that is gone is never made again.
+/// The object to apply over `live`: with its UID, so that one that is gone is never made again, and with its version,
+/// so that nothing is written over what others made of it since.
 ///
 /// Its time of registration stays, unless our webhook was taken out since: then nobody was asked for a while.
 pub fn apply_over(live: &Value, kind: Kind, desired: &Value, now: Timestamp) -> Value {
@@ -143,6 +144,7 @@ pub fn apply_over(live: &Value, kind: Kind, desired: &Value, now: Timestamp) -> 
         "metadata": {
             "name": live["metadata"]["name"],
             "uid": live["metadata"]["uid"],
+            "resourceVersion": live["metadata"]["resourceVersion"],
             "annotations": {REGISTERED_AT: format!("{since:.0}")},
         },
         "webhooks": [desired],

@@ -22,7 +22,7 @@ fn path(base: &str) -> String {
 }
 
 fn empty() -> Value {
-    json!({"metadata": {"name": "sluice", "uid": "u-1"}})
+    json!({"metadata": {"name": "sluice", "uid": "u-1", "resourceVersion": "7"}})
 }
 
 /// As the API server gives it back after our apply, with what it and others add.
@@ -140,7 +140,7 @@ fn an_apply_names_the_object_that_was_read_and_nothing_of_others() {
         json!({
             "apiVersion": "admissionregistration.k8s.io/v1",
             "kind": "ValidatingWebhookConfiguration",
-            "metadata": {"name": "sluice", "uid": "u-1",
+            "metadata": {"name": "sluice", "uid": "u-1", "resourceVersion": "7",
                          "annotations": {"sluice.dev/registered-at": "2026-11-30T12:00:00Z"}},
             "webhooks": [{"name": "x"}],
         })

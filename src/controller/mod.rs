@@ -16,6 +16,7 @@ mod sightings;
 pub mod status;
 mod sweep;
 mod turns;
+mod unseen;
 mod warm;
 
 use crate::api::{API_VERSION, GROUP, Sandbox, VERSION};

@@ -66,7 +66,10 @@ pub async fn advance(
         let owed: Vec<PhaseRunSpec> = planned
             .into_iter()
             .map(|planned| {
-                let attempt = context.engine.index.latest(&planned.key).map_or(1, |latest| latest.attempt + 1);
+                // A deletion is one: a leader that plans it once more, not knowing of its end, finds what has run.
+                let again = !deleted || planned.old_object.is_some();
+                let latest = context.engine.index.latest(&planned.key).filter(|_| again);
+                let attempt = latest.map_or(1, |latest| latest.attempt + 1);
                 Engine::spec(planned, attempt, None, record.spec.routing_key.clone())
             })
             .collect();

@@ -1,8 +1,8 @@
 //! Reconciles the record of a sandbox that is gone: its last phases run, then the record goes too.
 
 use super::kept::{KeptRecord, KeptSandbox};
-use super::{Context, ControllerError, RETRY_AFTER, RecordStore, forks, post, sandboxes_in, sweep};
-use crate::api::{Phase, PhaseRun, PhaseRunSpec, RunState, SandboxRecord, SandboxRecordSpec, labels};
+use super::{Context, ControllerError, RETRY_AFTER, RecordStore, forks, post, sandboxes_in, sweep, unseen};
+use crate::api::{Phase, PhaseRun, PhaseRunSpec, RunState, SandboxRecord, SandboxRecordSpec, TargetRef, labels};
 use crate::engine::all;
 use crate::engine::index::RunEntry;
 use crate::engine::outputs;
@@ -13,6 +13,7 @@ use kube::api::{DeleteParams, PostParams};
 use kube::runtime::controller::{Action, Config, Controller};
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
+use serde_json::json;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -77,7 +78,7 @@ async fn reconcile(record: Arc<KeptRecord>, context: Arc<Context>) -> Result<Act
 }
 
 async fn reconcile_in_turn(record: &KeptRecord, context: &Context) -> Result<Action, ControllerError> {
-    if exists(context, record).await? {
+    if uid_of(context, &record.spec.target).await? == record.spec.target.uid {
         return Ok(Action::await_change());
     }
     let target = record.spec.target.clone();
@@ -98,6 +99,10 @@ async fn reconcile_in_turn(record: &KeptRecord, context: &Context) -> Result<Act
     else {
         return Ok(Action::await_change());
     };
+    let is_planned = record.spec.owed.as_ref().is_some_and(|owed| owed.deletion);
+    if !is_planned && !unseen::take_in(context, &mut record.spec, i64::MAX).await? {
+        return Ok(Action::requeue(LOOK_FOR_PODS));
+    }
     if record.spec.owed.as_ref().is_some_and(|owed| !owed.deletion) {
         let has_run = |run: &PhaseRunSpec| {
             let latest = context.engine.index.latest(&run.key).filter(|latest| latest.attempt >= run.attempt);
@@ -120,40 +125,43 @@ async fn reconcile_in_turn(record: &KeptRecord, context: &Context) -> Result<Act
     }
 }
 
-/// Writes a record for a sandbox that is being deleted and has none: it came and went while no leader was at work. What
-/// is known of it is the run before its deletion.
-pub(super) async fn remember(context: &Context, deletion: &RunEntry) -> Result<(), ControllerError> {
-    let Some(uid) = deletion.target.uid.clone() else { return Ok(()) };
+/// Writes a record for a sandbox that has none and is gone, or being deleted: it came and went while no leader was at
+/// work, or before one looked. What is known of it is a run before one of its changes. Nothing is written where another
+/// sandbox has its name by now: what the gone one had is that one's, and must not be taken away.
+pub(super) async fn remember(context: &Context, run: &RunEntry, uid: &str) -> Result<(), ControllerError> {
     let is_last = |run: &Arc<RunEntry>| {
-        run.phase == Some(Phase::PostDelete) && run.compensates.is_none() && run.target.uid.as_ref() == Some(&uid)
+        run.phase == Some(Phase::PostDelete) && run.compensates.is_none() && run.target.uid.as_deref() == Some(uid)
     };
-    let target = &deletion.target;
+    let target = &run.target;
     if context.engine.index.of_name(&target.namespace, &target.name).iter().any(is_last) {
         return Ok(());
     }
     let records: Api<SandboxRecord> = Api::all(context.client.clone());
-    let found = records.get_opt(&uid).await.map_err(ControllerError::api("read a sandbox's record"))?;
-    if found.is_some() {
+    let found = records.get_opt(uid).await.map_err(ControllerError::api("read a sandbox's record"))?;
+    if found.is_some() || uid_of(context, target).await?.is_some_and(|other| other != uid) {
         return Ok(());
     }
-    let named = sandboxes_in(&context.client, &deletion.target.namespace).get_metadata_opt(&deletion.target.name).await;
-    if named.map_err(ControllerError::api("read a sandbox"))?.is_some_and(|other| other.uid().as_ref() != Some(&uid)) {
-        // What the gone one had is another's by now, and must not be taken away.
-        return Ok(());
+    let Some(run) = context.engine.read(&run.name).await? else { return Ok(()) };
+    let mut object = run.spec.object;
+    if object["metadata"]["uid"].is_null() {
+        // Before a create it is not final.
+        object["metadata"]["uid"] = json!(uid);
+        object["metadata"]["generation"] = json!(1);
     }
-    let Some(run) = context.engine.read(&deletion.name).await? else { return Ok(()) };
+    let target = TargetRef { uid: Some(uid.to_owned()), ..run.spec.target };
+    let labels = labels::of_target(&target);
     let spec = SandboxRecordSpec {
-        target: run.spec.target.clone(),
+        target,
         routing_key: run.spec.routing_key.unwrap_or_else(new_routing_key),
-        created: run.spec.object.clone(),
-        stored: run.spec.object,
+        created: object.clone(),
+        stored: object,
         updated_at: None,
         settled: None,
         left: Vec::new(),
         owed: None,
     };
-    let mut record = SandboxRecord::new(&uid, spec);
-    record.metadata.labels = Some(labels::of_target(&run.spec.target));
+    let mut record = SandboxRecord::new(uid, spec);
+    record.metadata.labels = Some(labels);
     match records.create(&PostParams::default(), &record).await {
         Ok(_) => Ok(()),
         Err(error) if crate::engine::is_status(&error, 409) => Ok(()),
@@ -161,15 +169,11 @@ pub(super) async fn remember(context: &Context, deletion: &RunEntry) -> Result<(
     }
 }
 
-/// Asks the API server and no cache: the news of a deletion comes once, and by another watch than any cache's. A cache
-/// that is a moment behind it would leave the record for the next resync.
-async fn exists(context: &Context, record: &KeptRecord) -> Result<bool, ControllerError> {
-    let target = &record.spec.target;
-    let found = sandboxes_in(&context.client, &target.namespace)
-        .get_metadata_opt(&target.name)
-        .await
-        .map_err(ControllerError::api("read a sandbox"))?;
-    Ok(found.is_some_and(|found| found.uid() == target.uid))
+/// The UID of the sandbox that has a name now. Asks the API server and no cache: the news of a deletion comes once, and
+/// by another watch than any cache's. A cache that is a moment behind it would leave the record for the next sweep.
+pub(super) async fn uid_of(context: &Context, target: &TargetRef) -> Result<Option<String>, ControllerError> {
+    let found = sandboxes_in(&context.client, &target.namespace).get_metadata_opt(&target.name).await;
+    Ok(found.map_err(ControllerError::api("read a sandbox"))?.and_then(|found| found.uid()))
 }
 
 /// What the sandbox's steps left is needed by nobody any more.

@@ -1,7 +1,6 @@
 //! What becomes of runs: commit or abandonment of finished pre-phases, orphans, history, and events about all of it.
 
-use super::records::remember;
-use super::{Context, ControllerError, RecordStore, SandboxStore, history, leftovers, sandboxes_in};
+use super::{Context, ControllerError, RecordStore, SandboxStore, history, leftovers, records, sandboxes_in};
 use crate::api::{Admitted, Phase, PhaseRun, RunState, TargetRef, labels};
 use crate::engine::index::RunEntry;
 use crate::engine::life::{self, Admission, Event, Fate, Stored};
@@ -92,23 +91,46 @@ async fn look(
             || has_later_runs(context, &run.target, &a.uid)
     };
     let known = run.admissions().find(is_known);
+    let seen = run.admissions().find(|a| !run.removes_target && was_seen(context, a, &run.spec_hash));
     let fate = match run.phase {
-        // The object was seen, though it may be gone by now.
-        _ if !run.removes_target && run.admissions().any(|a| was_seen(context, a, &run.spec_hash)) => Fate::Committed,
+        // Though it may be gone by now.
+        _ if seen.is_some() => Fate::Committed,
         Some(Phase::PreCreate) if known.is_some_and(|a| a.generation == 1) => Fate::Committed,
         _ => life::fate(run, stored.as_ref(), Timestamp::now(), context.settings.commit_grace),
     };
     match fate {
         Fate::Undecided(_) => Ok(()),
         Fate::Committed => {
-            if run.removes_target {
-                remember(context, run).await?;
+            let stored = seen.or(known).or(run.admitted.as_ref());
+            if let Some(stored) = stored
+                && !is_remembered(context, records, run, &stored.uid).await?
+            {
+                return Ok(());
             }
-            commit(context, run, known.or(run.admitted.as_ref())).await
+            commit(context, run, stored).await
         }
         Fate::Abandoned if is_stored_after_all(context, run).await? => Ok(()),
         Fate::Abandoned => Ok(context.engine.abandon(run).await?),
     }
+}
+
+/// Whether the record is there, or need not be, that the last phases will be run by; made where the object is gone
+/// already. A run that is committed is looked at no more.
+async fn is_remembered(
+    context: &Context,
+    records: &RecordStore,
+    run: &RunEntry,
+    uid: &str,
+) -> Result<bool, ControllerError> {
+    if records.get(&ObjectRef::new(uid)).is_some() {
+        return Ok(true);
+    }
+    // Of what is there still, a reconcile writes the record, which knows more.
+    if !run.removes_target && records::uid_of(context, &run.target).await?.as_deref() == Some(uid) {
+        return Ok(false);
+    }
+    records::remember(context, run, uid).await?;
+    Ok(true)
 }
 
 /// Whether another pre-phase of the run's change is at work, or ended so short a time ago that its request still is.

@@ -3,7 +3,7 @@
 use super::forks::{self, Forks};
 use super::kept::KeptSandbox;
 use super::status::{self, Progress};
-use super::{Context, ControllerError, RETRY_AFTER, SandboxStore, post, sandboxes_in, sweep};
+use super::{Context, ControllerError, RETRY_AFTER, SandboxStore, post, sandboxes_in, sweep, unseen};
 use crate::api::{
     Phase, PhaseRun, PhaseRunSpec, SandboxRecord, SandboxRecordSpec, SandboxStatus, TargetRef, Ttl, TtlOffset, labels,
 };
@@ -15,7 +15,6 @@ use crate::webhook::hold::new_routing_key;
 use futures::StreamExt;
 use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::runtime::controller::{Action, Config, Controller};
@@ -90,17 +89,12 @@ async fn reconcile(object: Arc<KeptSandbox>, context: Arc<Context>) -> Result<Ac
 }
 
 async fn reconcile_in_turn(kept: &KeptSandbox, context: &Context) -> Result<Action, ControllerError> {
-    let (uid, name) = (kept.metadata.uid.as_deref().unwrap_or_default(), kept.name_any());
+    let uid = kept.metadata.uid.as_deref().unwrap_or_default();
     let records: Api<SandboxRecord> = Api::all(context.client.clone());
     // The record first: it never tells of a newer sandbox than the one that is then looked at, and where there is none
     // of a sandbox that is still there, its last phases have not run.
     let found = records.get_opt(uid).await.map_err(ControllerError::api("read a sandbox's record"))?;
-    let stored = sandboxes_in(&context.client, &kept.namespace().unwrap_or_default()).get_opt(&name).await;
-    let stored = stored.map_err(ControllerError::api("read a sandbox"))?;
-    let Some(stored) = stored.filter(|stored| stored.metadata.uid.as_deref() == Some(uid)) else {
-        return Ok(Action::await_change());
-    };
-    let object = json_of(stored)?;
+    let Some(object) = stored(context, kept).await? else { return Ok(Action::await_change()) };
     let target = runs::target(&object);
     let mut record = record(context, found, &object, &target).await?;
     if !object["metadata"]["deletionTimestamp"].is_null() {
@@ -124,8 +118,17 @@ async fn reconcile_in_turn(kept: &KeptSandbox, context: &Context) -> Result<Acti
         None
     };
     let (progress, after) = post::advance(context, &mut record, forks == Forks::Ready, false).await?;
-    // Too late, it is another by now, which brings a reconcile of its own.
-    write_status(context, told.as_ref().unwrap_or(&object), &target, &record, &forks, &progress).await?;
+    let last = told.as_ref().unwrap_or(&object);
+    let written = write_status(context, last, &target, &record, &forks, &progress).await?;
+    // A newer generation brings a reconcile of its own; somebody who labels a sandbox again and again must not keep its
+    // status from being told.
+    if matches!(written, Written::TooLate)
+        && let Some(now) = stored(context, kept).await?
+        && unseen::generation(&now) == unseen::generation(&object)
+        && now["metadata"]["deletionTimestamp"].is_null()
+    {
+        write_status(context, &now, &target, &record, &forks, &progress).await?;
+    }
     let ttl = time_to_live(&object, &record.spec, Timestamp::now());
     // What is in the way may go without an event that would lead here.
     let again = matches!(forks, Forks::Invalid(_)).then_some(LOOK_AGAIN);
@@ -134,6 +137,13 @@ async fn reconcile_in_turn(kept: &KeptSandbox, context: &Context) -> Result<Acti
         .flatten()
         .min()
         .map_or_else(Action::await_change, |soon| Action::requeue(soon.min(LATEST))))
+}
+
+/// A sandbox as it is stored now; none where it is gone.
+async fn stored(context: &Context, kept: &KeptSandbox) -> Result<Option<Value>, ControllerError> {
+    let named = sandboxes_in(&context.client, &kept.namespace().unwrap_or_default()).get_opt(&kept.name_any()).await;
+    let named = named.map_err(ControllerError::api("read a sandbox"))?;
+    named.filter(|named| named.metadata.uid == kept.metadata.uid).map(json_of).transpose()
 }
 
 /// The record of a sandbox, made where none was found and brought up to date.
@@ -147,12 +157,9 @@ async fn record(
     if let Some(mut record) = found {
         // What somebody writes into an object that is being deleted had no pre-phase, so it has no post-phase either.
         let deleting = !snapshot["metadata"]["deletionTimestamp"].is_null();
-        if !is_same(&record.spec.stored, &snapshot) && !deleting {
-            record.spec.left.extend(post::leaves(&record.spec, &snapshot));
-            if record.spec.stored["spec"] != snapshot["spec"] {
-                record.spec.updated_at = Some(MicroTime(Timestamp::now()));
-            }
-            record.spec.stored = snapshot;
+        if !deleting && !is_same(&record.spec.stored, &snapshot) {
+            unseen::take_in(context, &mut record.spec, unseen::generation(&snapshot)).await?;
+            unseen::note(&mut record.spec, snapshot);
             post::save(context, &mut record).await?;
         }
         return Ok(record);
@@ -196,7 +203,11 @@ async fn record(
     let mut record = SandboxRecord::new(name, spec);
     record.metadata.labels = Some(labels::of_target(target));
     let record = match records.create(&PostParams::default(), &record).await {
-        Ok(record) => record,
+        Ok(record) => {
+            // Its pre-create is committed now.
+            context.engine.index.nudge();
+            record
+        }
         Err(error) if crate::engine::is_status(&error, 409) => {
             records.get(name).await.map_err(ControllerError::api("read a sandbox's record"))?
         }
@@ -368,6 +379,13 @@ mod tests {
         let live = json!({"metadata": {"annotations": {labels::REGISTERED_AT: registered}}, "webhooks": webhooks});
         let object = json!({"metadata": {"creationTimestamp": "2026-01-01T00:00:01Z"}});
         assert_eq!(is_unseen(&live, &object), unseen);
+    }
+
+    #[test]
+    fn a_new_version_of_the_same_is_no_news() {
+        let object = |version: &str, label: &str| json!({"metadata": {"name": "x", "resourceVersion": version, "labels": {"a": label}}, "spec": {}});
+        assert!(is_same(&object("1", "b"), &object("2", "b")));
+        assert!(!is_same(&object("1", "b"), &object("2", "c")));
     }
 
     #[test]

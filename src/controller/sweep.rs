@@ -47,8 +47,8 @@ where
     }
 }
 
-/// An object as it is now; none where it is gone, or another has its name. What the last reconcile looked at must not be
-/// newer, so ask within the object's turn.
+/// An object as it is now; none where it is gone, or another has its name. Ask within the object's turn, so that what the
+/// last reconcile looked at is not newer.
 pub fn still_there<K>(store: &Store<K>, object: &K) -> Option<Arc<K>>
 where
     K: Resource<DynamicType = ()> + Clone + 'static,

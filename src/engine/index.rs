@@ -233,6 +233,11 @@ impl RunIndex {
         self.len() == 0
     }
 
+    /// Has whoever follows the runs look again, because of something else that what becomes of them hangs on.
+    pub fn nudge(&self) {
+        self.changed.send_modify(|n| *n += 1);
+    }
+
     /// Tells of every change of any run.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.changed.subscribe()

@@ -5,8 +5,10 @@ use crate::cluster::{
     EDITOR, Event, Outcome, SLUICE, Space, Watch, apply, eventually, get, keeps, kubectl, list, plugin as plugin_of,
     step_image, witnesses,
 };
+use crate::raw::Proxy;
 use crate::server::SOON;
 use crate::sleepers::{begin, sandbox_with};
+use serde_json::json;
 use std::time::Duration;
 
 /// Scripts of so many seconds for each of both phases.
@@ -147,6 +149,50 @@ fn a_forced_deletion_runs_the_phases_too() {
     delete(&space, &["x", "--force", "--grace-period=0"]).ok();
     assert!(space.get("sandbox", "x").is_none());
     went(&space, "x");
+}
+
+/// What a pre-create makes and a post-delete takes away: a ConfigMap that is named after the sandbox and a parameter.
+const MADE: &str = "
+  preCreate:
+  - name: make
+    apply:
+      manifests:
+      - apiVersion: v1
+        kind: ConfigMap
+        metadata: {name: '${sandbox.metadata.name}-${params.of}', namespace: '${sandbox.metadata.namespace}'}";
+
+#[test]
+fn what_a_change_made_goes_with_the_sandbox_that_is_deleted_before_anybody_looked() {
+    let space = Space::new("once");
+    let plugin = space.plugin("p", &format!("  runner: {{image: i, serviceAccountName: {EDITOR}}}{MADE}"));
+    let first = format!("  resources: [{{name: first, plugin: {plugin}, params: {{of: first}}}}]");
+    let path = |name: &str| format!("/apis/sluice.dev/v1alpha1/namespaces/{}/sandboxes/{name}", space.namespace);
+    let proxy = Proxy::start();
+    let went = |name: &str| assert_eq!(proxy.send("DELETE", &path(name), "application/json", "").code, 200, "{name}");
+    for name in ["x0", "x1", "x2", "x3", "x4", "x5"] {
+        apply(&space.sandbox(name, &first)).ok();
+        space.settle(name);
+        let resources = ["first", "second"].map(|of| json!({"name": of, "plugin": plugin, "params": {"of": of}}));
+        let patch = json!({"spec": {"resources": resources}}).to_string();
+        let updated = proxy.send("PATCH", &path(name), "application/merge-patch+json", &patch);
+        assert_eq!(updated.code, 200, "{updated:?}");
+        went(name);
+    }
+    for name in ["y0", "y1", "y2", "y3"] {
+        let created = proxy.create(&space, &space.sandbox(name, &first), "");
+        assert_eq!(created.code, 201, "{created:?}");
+        went(name);
+    }
+    eventually(Duration::from_secs(90), "nothing that was made is left", || {
+        let made = list(&["-n", &space.namespace, "configmap", "-l", "sluice.dev/namespace"]);
+        let records = list(&["sandboxrecords"]);
+        let owed = records.iter().filter(|record| record["spec"]["target"]["namespace"] == *space.namespace);
+        (made.len() + owed.count() == 0).then_some(())
+    });
+    for name in ["x0", "x1", "x2", "x3", "x4", "x5", "y0", "y1", "y2", "y3"] {
+        let undone = space.runs(name).into_iter().filter(|run| run["spec"]["compensates"].is_string()).count();
+        assert_eq!((space.count(name)["PostDelete"], undone), (1, 0), "{name}");
+    }
 }
 
 #[test]

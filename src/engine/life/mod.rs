@@ -2,7 +2,7 @@
 //!
 //! [`transition`] is what happens to one run; [`next`] and [`obstacle`] are what a request for a change does, given
 //! the runs that are known; [`fate`] is what becomes of a finished pre-phase, given what is stored. Nothing in here
-//! knows a clock, a client or a replica: `tests/life.rs` puts all of them around these rules and tries every order.
+//! knows a clock, a client or a replica: `tests/life` puts all of them around these rules and tries every order.
 
 mod fate;
 mod request;
