@@ -69,10 +69,14 @@ fn a_sandbox_that_goes_with_its_owner_runs_its_phases() {
     let owner = |owner: &str, cascade: &str| {
         kubectl(&["-n", &space.namespace, "delete", "configmap", owner, cascade, "--timeout=90s"]).ok();
     };
-    // In the foreground the owner waits for the sandbox, in the background the sandbox follows.
+    // In the background the sandbox follows: within half a minute the garbage collector has noticed a new kind.
+    owner("far", "--cascade=background");
+    eventually(Duration::from_secs(120), "the sandbox has followed", || {
+        space.get("sandbox", "far").is_none().then_some(())
+    });
+    // In the foreground the owner waits for it.
     owner("near", "--cascade=foreground");
     assert!(space.get("sandbox", "x").is_none(), "the owner went before the sandbox");
-    owner("far", "--cascade=background");
     went(&space, "x");
     went(&space, "far");
 }
