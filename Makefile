@@ -105,6 +105,7 @@ clean: ## remove what was built (clusters are taken down by `make down`)
 
 .PHONY: build up tools check-fmt check-clippy check-generated check-chart need-jq need-rust need-rustfmt need-clippy
 build: need-rust
+	@echo 'building Sluice: some minutes the first time'
 	@cargo build --locked -q $(if $(filter release,$(PROFILE)),--release)
 
 up:

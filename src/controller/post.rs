@@ -230,7 +230,8 @@ async fn run_owed(
                     context.engine.begin(PhaseRunSpec { attempt: latest.attempt + 1, ..spec.clone() }, guard()).await?;
                     return Ok(Owed::Waiting { progress: Progress::Running(spec.phase), after: None });
                 }
-                return Ok(Owed::Waiting { progress: failed(&latest), after: Some(pause - waited) });
+                let note = format!("; this was try {tries} of {ATTEMPTS}, and it is tried again");
+                return Ok(Owed::Waiting { progress: failed(&latest, &note), after: Some(pause - waited) });
             }
             _ => {}
         }
@@ -238,11 +239,11 @@ async fn run_owed(
     Ok(Owed::Ended)
 }
 
-fn failed(entry: &crate::engine::index::RunEntry) -> Progress {
+fn failed(entry: &crate::engine::index::RunEntry, note: &str) -> Progress {
     Progress::Failed {
         phase: entry.phase.unwrap_or(Phase::PostUpdate),
         run: entry.name.clone(),
-        message: entry.message.as_deref().unwrap_or_default().to_owned(),
+        message: format!("{}{note}", entry.message.as_deref().unwrap_or_default()),
     }
 }
 
@@ -251,7 +252,7 @@ fn last_failure(context: &Context, record: &SandboxRecord) -> Progress {
     let runs = context.engine.index.of_target(&record.spec.target);
     let last = runs.iter().rev().find(|run| run.phase.is_some_and(|p| !p.is_pre()) && run.compensates.is_none());
     match last {
-        Some(entry) if entry.state == RunState::Failed && !entry.ignorable => failed(entry),
+        Some(entry) if entry.state == RunState::Failed && !entry.ignorable => failed(entry, ""),
         _ => Progress::Complete,
     }
 }

@@ -21,7 +21,7 @@ pub enum Progress {
     Settling,
     /// This phase is running, or its turn is next.
     Running(Phase),
-    /// This phase has failed for good.
+    /// This phase has failed, for good or to be tried again.
     Failed { phase: Phase, run: String, message: String },
     /// The phases cannot be planned.
     Blocked(String),

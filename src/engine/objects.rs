@@ -44,8 +44,12 @@ pub struct Objects<'a> {
 impl Objects<'_> {
     /// The kind of an object, and whether it lives in namespaces.
     pub async fn kind(&self, api_version: &str, kind: &str) -> Result<(ApiResource, KindScope), StepError> {
-        let what = || format!("{kind} ({api_version}) is not a kind that this cluster serves");
-        self.kinds.find(self.client, api_version, kind).await.map_err(StepError::api(what()))
+        self.kinds.find(self.client, api_version, kind).await.map_err(|error| match error {
+            kube::Error::Discovery(_) => StepError::Failed(format!(
+                "{kind} ({api_version}) is not a kind that this cluster serves: check apiVersion and kind"
+            )),
+            error => StepError::api(format!("{kind} ({api_version}) could not be looked up"))(error),
+        })
     }
 
     /// What a template names, its expressions evaluated: in `namespace` where it names none and its kind has one.
