@@ -154,7 +154,7 @@ impl NextChange<'_> {
     fn before(&self, record: &SandboxRecordSpec) -> Value {
         let mut before = match self {
             Self::Create(object) | Self::Update(object, _) => (*object).clone(),
-            Self::Delete(object) => record.settled.as_ref().unwrap_or(object).clone(),
+            Self::Delete(_) => record.settled.as_ref().unwrap_or(&record.created).clone(),
         };
         let mut resources = runs::declared(&before).unwrap_or_default();
         let stored = runs::declared(&record.stored).unwrap_or_default();
@@ -309,6 +309,16 @@ mod tests {
         let record = record(Some(object(&[("db", "p"), ("web", "p")])), object(&[("web", "p")]));
         assert_eq!(runs_of(&record, false), ["post-delete db"]);
         assert_eq!(runs_of(&record, true), ["post-delete db", "post-delete web"]);
+    }
+
+    #[test]
+    fn a_resource_that_left_is_taken_leave_of_though_not_even_the_creation_had_settled() {
+        let mut record = record(None, object(&[("web", "p"), ("db", "p")]));
+        record.created = object(&[("web", "p")]);
+        let next = object(&[("queue", "p")]);
+        record.left = leaves(&record, &next);
+        record.stored = next;
+        assert_eq!(runs_of(&record, true), ["post-delete web+db", "post-delete queue"]);
     }
 
     #[test]
