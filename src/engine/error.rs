@@ -39,6 +39,8 @@ pub enum StepError {
         "{object} exists already and does not belong to this resource: delete it, or choose another name in the plugin"
     )]
     Foreign { object: ObjectRef },
+    #[error("{kind} ({api_version}) is not a kind that this cluster serves: check apiVersion and kind")]
+    Unserved { kind: String, api_version: String },
     #[error("the time limit of {seconds} s was reached")]
     TimedOut { seconds: u32 },
     /// Before anything was written, for sure.

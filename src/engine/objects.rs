@@ -44,11 +44,11 @@ pub struct Objects<'a> {
 impl Objects<'_> {
     /// The kind of an object, and whether it lives in namespaces.
     pub async fn kind(&self, api_version: &str, kind: &str) -> Result<(ApiResource, KindScope), StepError> {
-        self.kinds.find(self.client, api_version, kind).await.map_err(|error| match error {
-            kube::Error::Discovery(_) => StepError::Failed(format!(
-                "{kind} ({api_version}) is not a kind that this cluster serves: check apiVersion and kind"
-            )),
-            error => StepError::api(format!("{kind} ({api_version}) could not be looked up"))(error),
+        self.kinds.find(self.client, api_version, kind).await.map_err(|error| {
+            if matches!(error, kube::Error::Discovery(_)) || is_status(&error, 404) {
+                return StepError::Unserved { kind: kind.to_owned(), api_version: api_version.to_owned() };
+            }
+            StepError::api(format!("{kind} ({api_version}) could not be looked up"))(error)
         })
     }
 
@@ -99,7 +99,7 @@ impl Objects<'_> {
         let request = match self.request(reference).await {
             Ok(request) => request,
             // A kind that is no longer served has no objects either.
-            Err(StepError::Api { source, .. }) if is_status(&source, 404) => return Ok(None),
+            Err(StepError::Unserved { .. }) => return Ok(None),
             Err(error) => return Err(error),
         };
         let request = request.get(&reference.name, &GetParams::default());
