@@ -1,0 +1,1 @@
+//! What Sluice's own account does, and what the audit log keeps of a change.

@@ -1,0 +1,1 @@
+//! What a restore from a backup brings back is not acted on.

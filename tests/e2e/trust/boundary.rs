@@ -1,0 +1,1 @@
+//! What must hold though no replica of Sluice answers.

@@ -1,0 +1,1 @@
+//! What a fork must not give to its author.

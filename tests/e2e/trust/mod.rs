@@ -1,0 +1,13 @@
+//! Attacks: what somebody tries to gain through Sluice, and what they must not get. Each carries its number in
+//! `docs/security.md`.
+
+mod audit;
+mod backup;
+mod boundary;
+mod forks;
+mod reviews;
+mod rights;
+mod server;
+mod steps;
+mod token;
+mod turns;

@@ -1,0 +1,1 @@
+//! What the requester of a change must be allowed to do.

@@ -1,0 +1,1 @@
+//! What strangers and large requests cost the servers.

@@ -1,0 +1,1 @@
+//! The token in the webhooks' path: replaced when it may have been seen.

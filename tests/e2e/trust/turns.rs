@@ -1,0 +1,1 @@
+//! No namespace holds all the room for runs.
