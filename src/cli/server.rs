@@ -98,6 +98,9 @@ pub struct ServerArgs {
     /// How many of them work with plugins that run in one namespace; 0 for no limit of its own
     #[arg(long, default_value_t = 0)]
     max_running_in_runner_namespace: usize,
+    /// How many of them are of sandboxes in one namespace; 0 for half of all
+    #[arg(long, default_value_t = 0)]
+    max_running_in_namespace: usize,
     /// How long an admitted change may take to be stored, in seconds
     #[arg(long, default_value_t = 40)]
     commit_grace_seconds: u64,
@@ -163,6 +166,7 @@ async fn serve(args: ServerArgs) -> anyhow::Result<ExitCode> {
             limits: queue::Limits {
                 all: args.max_running,
                 runner_namespace: Some(args.max_running_in_runner_namespace).filter(|most| *most > 0),
+                namespace: Some(args.max_running_in_namespace).filter(|most| *most > 0),
             },
         },
         PodSettings {
@@ -184,9 +188,9 @@ async fn serve(args: ServerArgs) -> anyhow::Result<ExitCode> {
     tokio::spawn(follow_warm(engine.clone()));
     tokio::spawn(follow_plugins(client.clone(), plugins.clone(), plugins_synced));
     let alive = tokio::spawn({
-        let (client, namespace, identity, uid) =
-            (client.clone(), args.namespace.clone(), identity.clone(), args.pod_uid.clone());
-        async move { replicas::keep_alive(client, &namespace, &identity, uid).await }
+        let (client, namespace, engine, uid) =
+            (client.clone(), args.namespace.clone(), engine.clone(), args.pod_uid.clone());
+        async move { replicas::keep_alive(client, &namespace, &engine.replicas, uid).await }
     });
 
     let names = Names { service: args.service.clone(), namespace: args.namespace.clone() };
