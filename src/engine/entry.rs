@@ -2,10 +2,11 @@
 
 use super::life::{self, Asker};
 use crate::api::{
-    Admitted, FailurePolicy, ObjectRef, Phase, PhaseRun, RunResource, RunState, StepState, TargetRef, labels,
+    Admitted, FailurePolicy, ObjectRef, Phase, PhaseRun, RunResource, RunState, StepState, TargetRef, labels, origin,
 };
 use crate::plan::key;
 use crate::plan::queue::Use;
+use crate::plan::runs::PlannedRun;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
@@ -65,6 +66,8 @@ pub struct RunEntry {
     pub ignorable: bool,
     /// The plugins that an open run works with.
     pub uses: Vec<Use>,
+    /// Whether Sluice did not write it in this cluster, so that nothing is done for it.
+    pub is_inert: bool,
 }
 
 impl RunEntry {
@@ -76,6 +79,20 @@ impl RunEntry {
     /// Whether the run is of the object with this UID, or may be.
     pub fn may_be_of(&self, uid: &str) -> bool {
         self.target.uid.as_deref() == Some(uid) || self.admissions().any(|a| a.uid == uid)
+    }
+
+    /// Whether the run is of this planned phase of this change, and not of another that has the same key: whoever could
+    /// make two such changes would pass the phase of one with the other.
+    pub fn is_of(&self, planned: &PlannedRun) -> bool {
+        let target = &planned.target;
+        let is_same = |one: &TargetRef| {
+            (&one.api_version, &one.kind, &one.namespace, &one.name)
+                == (&target.api_version, &target.kind, &target.namespace, &target.name)
+        };
+        // As in the key: the UID of a create is another in each attempt, and a deletion is one whatever the spec.
+        let is_same_object = planned.phase == Phase::PreCreate || self.target.uid == target.uid;
+        let is_same_spec = self.removes_target || *self.spec_hash == *key::hash(&planned.object["spec"]);
+        self.phase == Some(planned.phase) && is_same(&self.target) && is_same_object && is_same_spec
     }
 
     /// Whether nothing is left to do for it: it ended, its change is stored or given up, and what it did is undone
@@ -140,6 +157,7 @@ impl From<&PhaseRun> for RunEntry {
             let step = format!("{}/{}", status.steps[at].resource, status.steps[at].step);
             Box::new((step, at + 1, status.steps.len()))
         });
+        let has_begun = status.executor.is_some() || status.state != RunState::default();
         let steps = || status.steps.iter();
         let failing = steps().filter(|s| s.has_failed()).map(|s| &s.resource);
         let ignorable = failing.clone().next().is_some()
@@ -186,6 +204,7 @@ impl From<&PhaseRun> for RunEntry {
                 .flat_map(|s| s.applied.iter().map(|o| (s.resource.clone(), s.step.clone(), o.clone())))
                 .collect(),
             ignorable,
+            is_inert: status.state == RunState::Inert || !origin::is_own_run(&run.metadata, has_begun),
             uses: if status.state.is_open() { run.spec.resources.iter().map(uses).collect() } else { Vec::new() },
         }
     }

@@ -42,7 +42,7 @@ pub use warm::follow_warm;
 pub use watch::{all, follow_replicas, follow_runs};
 pub use whose::is_of;
 
-use crate::api::{ObjectRef, PhaseRun, PhaseRunSpec, labels};
+use crate::api::{ObjectRef, PhaseRun, PhaseRunSpec, labels, origin};
 use crate::plan::http::Allowed;
 use crate::plan::key;
 use crate::plan::queue::Limits;
@@ -207,5 +207,6 @@ pub fn name_of(spec: &PhaseRunSpec) -> String {
 fn run_labels(spec: &PhaseRunSpec) -> BTreeMap<String, String> {
     let mut all = labels::of_target(&spec.target);
     all.insert(labels::PHASE.to_owned(), spec.phase.slug().to_owned());
+    all.extend(origin::no_backup());
     all
 }

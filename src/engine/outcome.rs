@@ -28,7 +28,9 @@ impl Outcomes {
             RunState::Committed => &self.committed,
             RunState::Abandoned => &self.abandoned,
             RunState::Compensated => &self.compensated,
-            RunState::Pending | RunState::Running | RunState::Succeeded | RunState::Failed => return,
+            RunState::Pending | RunState::Running | RunState::Succeeded | RunState::Failed | RunState::Inert => {
+                return;
+            }
         };
         counter.fetch_add(1, Ordering::Relaxed);
     }
@@ -134,7 +136,7 @@ impl Engine {
     }
 
     /// What is stored under a target's name now, whatever its kind.
-    async fn live(&self, target: &TargetRef) -> Result<Option<Value>, EngineError> {
+    pub(super) async fn live(&self, target: &TargetRef) -> Result<Option<Value>, EngineError> {
         let what = "read the target of a run";
         let (kind, _) =
             self.kinds.find(&self.client, &target.api_version, &target.kind).await.map_err(EngineError::api(what))?;

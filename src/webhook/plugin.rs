@@ -2,7 +2,7 @@
 
 use super::admit::{WARNING_LIMIT, listed};
 use super::review::{Answer, Operation, Request};
-use crate::api::{Phase, PhaseRun, ResourcePluginSpec, SandboxRecord, Workflow};
+use crate::api::{Phase, PhaseRun, ResourcePluginSpec, SandboxRecord, Workflow, origin};
 use crate::controller::sandbox_resource;
 use crate::engine::Engine;
 use crate::plan::check::{self, Fault};
@@ -111,7 +111,12 @@ impl PluginAdmission {
                 users.insert(format!("sandbox {}", runs::target(&object)));
             }
         }
-        let mut recorded = pages(records, |record: SandboxRecord| record.spec.stored).boxed();
+        let stored_of = |record: SandboxRecord| match origin::is_own_record(&record.metadata, false) {
+            true => record.spec.stored,
+            // A sandbox that is there was found above, and a record of another cluster uses nothing.
+            false => Value::Null,
+        };
+        let mut recorded = pages(records, stored_of).boxed();
         while let Some(object) = recorded.try_next().await? {
             let user = format!("sandbox {}", runs::target(&object));
             if users.len() < NAMED && !users.contains(&user) && self.uses(&object, plugin) {
