@@ -30,7 +30,8 @@ fn stored(kind: Kind, bundle: &str) -> Value {
     let mut object = apply_over(&empty(), kind, &kind.desired(&names(), bundle, &token()), now());
     object["metadata"]["generation"] = json!(2);
     object["metadata"]["annotations"]["meta.helm.sh/release-name"] = json!("sluice");
-    object["webhooks"][0]["matchConditions"] = json!([]);
+    let conditions = object["webhooks"][0]["matchConditions"].as_array_mut().unwrap();
+    conditions.push(json!({"name": "another", "expression": "true"}));
     object
 }
 
@@ -47,6 +48,7 @@ fn the_validating_webhook_says_what_the_design_says() {
                 "service": {"name": "sluice", "namespace": "sluice-system", "path": path(VALIDATE_PATH), "port": 443},
             },
             "failurePolicy": "Fail",
+            "matchConditions": [{"name": "may-run-a-phase", "expression": asks()}],
             "matchPolicy": "Equivalent",
             "namespaceSelector": {"matchExpressions": [
                 {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["sluice-system"]},
@@ -92,6 +94,19 @@ fn both_are_what_the_api_server_knows_as_such() {
 }
 
 #[test]
+fn what_is_asked_about_is_the_same_for_both_and_loops_over_nothing_that_a_user_writes() {
+    let of = |kind: Kind| kind.desired(&names(), "PEM", &token())["matchConditions"].clone();
+    assert_eq!(of(Kind::Validating), of(Kind::Mutating));
+    let asked = asks();
+    for annotation in ["sluice.dev/latest", "sluice.dev/skip-pre-delete", "sluice.dev/admitted"] {
+        assert!(asked.contains(&format!("[?'{annotation}']")), "{asked}");
+    }
+    for costly in ["all(", "exists", "filter(", "map(", "matches(", "split(", "startsWith("] {
+        assert!(!asked.contains(costly), "{costly} in {asked}");
+    }
+}
+
+#[test]
 fn no_subresource_and_no_wildcard_is_ever_matched() {
     for kind in Kind::ALL {
         let text = kind.desired(&names(), "PEM", &token())["rules"].to_string();
@@ -126,6 +141,9 @@ fn every_change_of_a_field_of_ours_differs() {
         narrowed["webhooks"][0]["namespaceSelector"]["matchExpressions"].as_array_mut().unwrap().push(more);
         assert!(differs(&narrowed, kind, &desired));
         assert!(differs(&stored(kind, "PEM"), kind, &kind.desired(&names(), "PEM", &Token::random())));
+        let mut weakened = stored(kind, "PEM");
+        weakened["webhooks"][0]["matchConditions"][0]["expression"] = json!("false");
+        assert!(differs(&weakened, kind, &desired));
         let mut unstamped = stored(kind, "PEM");
         unstamped["metadata"].as_object_mut().unwrap().remove("annotations");
         assert!(differs(&unstamped, kind, &desired));

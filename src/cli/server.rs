@@ -33,6 +33,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client, ResourceExt};
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -74,7 +75,10 @@ pub struct ServerArgs {
     /// The pull policy of that image
     #[arg(long)]
     image_pull_policy: Option<String>,
-    /// The namespaces that plugins may run in
+    /// The namespace that plugins run in which name none
+    #[arg(long)]
+    default_runner_namespace: String,
+    /// Further namespaces that plugins may run in; Sluice's own only where it is named
     #[arg(long, value_delimiter = ',')]
     runner_namespaces: Vec<String>,
     /// What `http` steps may call: HOST, *.DOMAIN, HOST:PORT or *.DOMAIN:PORT; nothing by default
@@ -162,6 +166,7 @@ async fn serve(args: ServerArgs) -> anyhow::Result<ExitCode> {
         client.clone(),
         EngineSettings {
             namespace: args.namespace.clone(),
+            runner_namespaces: runner_namespaces(&args),
             http: Allowed::new(args.http_allowed_targets.clone()),
             limits: queue::Limits {
                 all: args.max_running,
@@ -170,7 +175,7 @@ async fn serve(args: ServerArgs) -> anyhow::Result<ExitCode> {
             },
         },
         PodSettings {
-            own_namespace: args.namespace.clone(),
+            runner_namespace: args.default_runner_namespace.clone(),
             agent_image: args.image.clone(),
             image_pull_policy: args.image_pull_policy.clone(),
         },
@@ -261,8 +266,6 @@ fn webhooks(
     metrics: &Arc<Metrics>,
     stop: &CancellationToken,
 ) -> Webhooks {
-    let mut namespaces: std::collections::BTreeSet<String> = args.runner_namespaces.iter().cloned().collect();
-    namespaces.insert(args.namespace.clone());
     let limits = Limits { held: args.max_held, held_in_all: args.max_held_in_all };
     Webhooks {
         sandboxes: Admission {
@@ -282,13 +285,20 @@ fn webhooks(
             plugins: plugins.clone(),
             allowed: RunnerLimits {
                 own_namespace: args.namespace.clone(),
-                namespaces,
+                default_namespace: args.default_runner_namespace.clone(),
+                namespaces: runner_namespaces(args),
                 own_service_account: args.service_account.clone(),
                 own_secrets: vec![SECRET.to_owned(), keep::SECRET.to_owned()],
             },
         },
         metrics: metrics.clone(),
     }
+}
+
+/// Every namespace that plugins may run in.
+fn runner_namespaces(args: &ServerArgs) -> BTreeSet<String> {
+    let further = args.runner_namespaces.iter().filter(|namespace| !namespace.is_empty());
+    further.chain([&args.default_runner_namespace]).cloned().collect()
 }
 
 fn args_for_leader(args: &ServerArgs) -> (String, String, ControllerSettings) {

@@ -90,6 +90,10 @@ async fn reconcile(object: Arc<KeptSandbox>, context: Arc<Context>) -> Result<Ac
 }
 
 async fn reconcile_in_turn(kept: &KeptSandbox, context: &Context) -> Result<Action, ControllerError> {
+    if context.engine.is_closed(&kept.namespace().unwrap_or_default()) {
+        // No admission lets one in; it came while none was asked. Its author may be nobody who may read what is there.
+        return Ok(Action::await_change());
+    }
     let uid = kept.metadata.uid.as_deref().unwrap_or_default();
     let records: Api<SandboxRecord> = Api::all(context.client.clone());
     // The record first: it never tells of a newer sandbox than the one that is then looked at, and where there is none

@@ -223,7 +223,7 @@ impl Engine {
         if let Err(error) = self.undo(run).await {
             tracing::warn!(run = %run.name_any(), error = with_causes(&error), "undoing a run begins later");
         }
-        if let Err(error) = script::delete_pods(&self.client, run, &self.settings.namespace).await {
+        if let Err(error) = script::delete_pods(&self.client, run, &self.pods).await {
             tracing::warn!(run = %run.name_any(), error = with_causes(&error), "the pods of an ended run stay for now");
         }
     }

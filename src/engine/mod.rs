@@ -59,8 +59,10 @@ use tokio_util::task::TaskTracker;
 /// What the engine is told at start.
 #[derive(Clone, Debug)]
 pub struct EngineSettings {
-    /// Sluice's own namespace: outputs are kept there, and pods run there unless a plugin names another.
+    /// Sluice's own namespace, where outputs are kept.
     pub namespace: String,
+    /// The namespaces that plugins may run in: pods of Sluice's are looked for in no other.
+    pub runner_namespaces: BTreeSet<String>,
     /// What `http` steps may call.
     pub http: Allowed,
     /// How many runs may be at work at once.
@@ -120,6 +122,16 @@ impl Engine {
 
     pub fn namespace(&self) -> &str {
         &self.settings.namespace
+    }
+
+    /// The namespaces that plugins may run in.
+    pub fn runner_namespaces(&self) -> &BTreeSet<String> {
+        &self.settings.runner_namespaces
+    }
+
+    /// Whether sandboxes have no place in a namespace: a fork there would be a copy of what Sluice or a plugin works with.
+    pub fn is_closed(&self, namespace: &str) -> bool {
+        namespace == self.settings.namespace || self.settings.runner_namespaces.contains(namespace)
     }
 
     /// What `http` steps may call.

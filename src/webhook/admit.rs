@@ -71,6 +71,15 @@ impl Admission {
             Operation::Delete => Change::Delete { old },
             Operation::Other => return Ok(Answer::allow()),
         };
+        if matches!(change, Change::Create { .. } | Change::Update { .. })
+            && new["metadata"]["deletionTimestamp"].is_null()
+            && self.engine.is_closed(&request.namespace)
+        {
+            let namespace = &request.namespace;
+            return Err(Answer::forbid(format!(
+                "no sandbox may be in namespace {namespace:?}, where plugins run: make it where the workloads are that it forks"
+            )));
+        }
         if let Some(right) = rights::needed_to_skip(old, new) {
             self.require(request, &right, deadline, trail).await?;
         }

@@ -159,7 +159,7 @@ fn w08_no_object_ever_has_a_finalizer_of_sluice() {
         &["deployments", "-n", namespace],
         &["configmaps", "-n", namespace],
         &["secrets", "-n", namespace],
-        &["pods", "-n", SLUICE],
+        &["pods", "-n", RUNNERS],
         &["secrets", "-n", SLUICE],
         &["leases", "-n", SLUICE],
     ];

@@ -1,6 +1,6 @@
 //! What changes no spec runs nothing, and a dry run writes nothing.
 
-use crate::cluster::{EDITOR, Outcome, SLUICE, Space, apply, get, keeps, kubectl, kubectl_file, list, witnesses};
+use crate::cluster::{EDITOR, Outcome, RUNNERS, Space, apply, get, keeps, kubectl, kubectl_file, list, witnesses};
 use crate::raw::Proxy;
 
 fn manifest(space: &Space, plugin: &str, description: &str) -> String {
@@ -62,7 +62,7 @@ fn w18_what_changes_no_spec_runs_nothing() {
 fn versions(space: &Space) -> Vec<String> {
     let runs = list(&["phaseruns", "-l", &format!("sluice.dev/namespace={}", space.namespace)]);
     let own = list(&["-n", &space.namespace, "configmaps,events,secrets,sandboxes"]);
-    let pods = list(&["-n", SLUICE, "pods", "-l", &format!("sluice.dev/namespace={}", space.namespace)]);
+    let pods = list(&["-n", RUNNERS, "pods", "-l", &format!("sluice.dev/namespace={}", space.namespace)]);
     let version = |object: &serde_json::Value| {
         let metadata = &object["metadata"];
         format!("{} {} at {}", object["kind"], metadata["name"], metadata["resourceVersion"])
