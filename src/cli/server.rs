@@ -8,6 +8,7 @@ use crate::certs::token::keep::{self, Keeper};
 use crate::certs::webhook_config::{self, Webhooks as Registered};
 use crate::certs::{Names, Registration, Serving};
 use crate::controller::events::Recorder;
+use crate::controller::fork_outputs::SALT_SECRET;
 use crate::controller::{self, ControllerSettings};
 use crate::engine::replicas::{self, Identity, Replicas};
 use crate::engine::{Engine, EngineSettings, PodSettings, follow_replicas, follow_runs, follow_warm};
@@ -288,7 +289,7 @@ fn webhooks(
                 default_namespace: args.default_runner_namespace.clone(),
                 namespaces: runner_namespaces(args),
                 own_service_account: args.service_account.clone(),
-                own_secrets: vec![SECRET.to_owned(), keep::SECRET.to_owned()],
+                own_secrets: [SECRET, keep::SECRET, SALT_SECRET].map(str::to_owned).to_vec(),
             },
         },
         metrics: metrics.clone(),

@@ -220,7 +220,7 @@ pub(super) async fn uid_of(context: &Context, target: &TargetRef) -> Result<Opti
 /// What the sandbox's steps left is needed by nobody any more.
 async fn forget_outputs(context: &Context, record: &SandboxRecord) -> Result<(), ControllerError> {
     for run in context.engine.index.of_target(&record.spec.target).iter().filter(|run| !run.outputs.is_empty()) {
-        outputs::forget(&context.client, context.engine.namespace(), &run.name).await?;
+        outputs::forget(&context.client, context.engine.namespace(), &run.name, &run.left_outputs()).await?;
     }
     Ok(())
 }

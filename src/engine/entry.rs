@@ -10,6 +10,7 @@ use crate::plan::runs::PlannedRun;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -114,6 +115,24 @@ impl RunEntry {
     /// How long its steps took; none before they have ended.
     pub fn took(&self) -> Option<Duration> {
         self.finished_at.map(|finished| life::since(self.started_at, finished))
+    }
+
+    /// The resources and steps that have left outputs.
+    pub fn left_outputs(&self) -> BTreeSet<(String, String)> {
+        self.outputs.iter().map(|(resource, step, _)| (resource.clone(), step.clone())).collect()
+    }
+
+    /// Whether what its steps left is of the object as it is stored at `generation`: not of a change that is still on
+    /// its way, was refused, or is undone.
+    pub fn is_of_stored(&self, generation: i64) -> bool {
+        let is_pre = self.phase.is_some_and(Phase::is_pre);
+        match self.state {
+            _ if self.compensates.is_some() => false,
+            RunState::Pending | RunState::Running | RunState::Abandoned | RunState::Compensated => false,
+            _ if self.awaits_commit() => self.admissions().any(|admitted| admitted.generation <= generation),
+            RunState::Failed => !is_pre,
+            RunState::Succeeded | RunState::Committed => true,
+        }
     }
 
     /// Takes what is the same in another run of the target from there.

@@ -96,7 +96,8 @@ impl Engine {
         let is_useless = undo.is_none() && run.spec.phase != Phase::PreDelete;
         self.transition(entry, &event(undo)).await?;
         if is_useless {
-            outputs::forget(&self.client, &self.settings.namespace, &entry.name).await?;
+            let steps = outputs::leaving(&run.spec);
+            outputs::forget(&self.client, &self.settings.namespace, &entry.name, &steps).await?;
         }
         match self.read(&entry.name).await? {
             Some(run) => self.undo(&run).await,
