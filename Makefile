@@ -48,10 +48,10 @@ cluster: tools build up ## a cluster with Sluice installed, to try things
 down: ## take the cluster down, with everything in it (CLUSTER=current: uninstall the chart)
 	@if [ '$(CLUSTER)' = current ]; then helm uninstall sluice --namespace sluice-system --ignore-not-found --wait; else tests/cluster/cluster down; fi
 
-test: check-fmt check-clippy unit fuzz check-generated check-chart e2e ## everything, as the CI does; its own cluster, gone afterwards
+test: check-fmt check-clippy unit fuzz check-generated check-chart check-dependencies check-image e2e ## everything, as the CI does; its own cluster, gone afterwards
 	@echo 'make test: all is well'
 
-check: check-fmt check-clippy check-generated check-chart ## what needs no cluster and no tests: format, lints, drift, chart
+check: check-fmt check-clippy check-generated check-chart check-dependencies check-image ## what needs no cluster and no tests: format, lints, drift, chart, dependencies, image
 
 unit: need-rust ## unit and documentation tests
 	cargo test --locked --lib --bins --test agent --test cases --test life --test chaos-checker
@@ -103,7 +103,7 @@ clean: ## remove what was built (clusters are taken down by `make down`)
 
 # --- the parts of the above ---------------------------------------------------------------------------------------
 
-.PHONY: build up tools check-fmt check-clippy check-generated check-chart need-jq need-rust need-rustfmt need-clippy
+.PHONY: build up tools check-tools check-fmt check-clippy check-generated check-chart check-dependencies check-image need-jq need-rust need-rustfmt need-clippy
 build: need-rust
 	@echo 'building Sluice: some minutes the first time'
 	@cargo build --locked -q $(if $(filter release,$(PROFILE)),--release)
@@ -113,6 +113,9 @@ up:
 
 tools:
 	@if [ '$(CLUSTER)' != current ]; then tests/cluster/cluster install; fi
+
+check-tools: need-rust
+	@tests/checks/install
 
 check-fmt: need-rustfmt
 	cargo fmt --check
@@ -130,6 +133,13 @@ check-generated: tools need-rust need-jq
 check-chart: tools
 	@command -v helm >/dev/null || { echo 'make: helm is missing: https://helm.sh/docs/intro/install/' >&2; exit 1; }
 	helm lint --strict --quiet charts/sluice
+
+check-dependencies: check-tools
+	tests/checks/dependencies
+
+check-image: check-tools
+	tests/checks/dockerfile
+	tests/checks/image
 
 need-rust:
 	@command -v cargo >/dev/null || { echo 'make: Rust is missing: https://rustup.rs' >&2; exit 1; }
