@@ -128,7 +128,9 @@ impl RunEntry {
         let is_pre = self.phase.is_some_and(Phase::is_pre);
         match self.state {
             _ if self.compensates.is_some() => false,
-            RunState::Pending | RunState::Running | RunState::Abandoned | RunState::Compensated => false,
+            RunState::Pending | RunState::Running | RunState::Abandoned | RunState::Compensated | RunState::Inert => {
+                false
+            }
             _ if self.awaits_commit() => self.admissions().any(|admitted| admitted.generation <= generation),
             RunState::Failed => !is_pre,
             RunState::Succeeded | RunState::Committed => true,
