@@ -1,7 +1,8 @@
 //! Sluice comes, goes and is all down: nothing is refused before it can answer, and nothing blocks when it is gone.
 
 use crate::cluster::{
-    EDITOR, SLUICE, Space, Watch, apply, condition, eventually, get, keeps, kubectl, list, plugin, set_up, step_image,
+    EDITOR, RUNNERS, SLUICE, Space, Watch, apply, condition, eventually, get, keeps, kubectl, list, plugin, set_up,
+    step_image,
 };
 use crate::server::{SOON, Scaled, answers, helm, install, take_webhooks_out, values};
 use crate::sleepers::{Phase, sandbox_with};
