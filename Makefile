@@ -54,22 +54,24 @@ test: check-fmt check-clippy unit fuzz check-generated check-chart check-depende
 check: check-fmt check-clippy check-generated check-chart check-dependencies check-image ## what needs no cluster and no tests: format, lints, drift, chart, dependencies, image
 
 unit: need-rust ## unit and documentation tests
-	cargo test --locked --lib --bins --test agent --test cases --test life --test chaos-checker
+	cargo test --locked --lib --bins --test agent --test cases --test life --test chaos-checker --test rights
 	cargo test --locked --doc
 
 fuzz: need-rust ## feed what users can write to the parsers, as nonsense, for 10 s each (fuzz/run 600 for longer)
 	@fuzz/run
 
-e2e: tools build ## the end-to-end suite on a cluster of its own
-	cargo test --locked --test e2e --no-run
-	@tests/cluster/e2e cargo test --locked --offline --test e2e
+e2e: tools build ## the end-to-end suite on a cluster of its own, and its rights compared with those it used
+	cargo test --locked --test e2e --test rights --no-run
+	@tests/cluster/e2e tests/cluster/suite
 
 bench: export PROFILE = release
+bench: export AUDIT = off
 bench: tools build ## every number of docs/performance.md, on a cluster of its own; writes them into that page
 	cargo build --locked -q --release --example bench
 	cargo bench --locked -q --bench planner
 	@tests/cluster/e2e $(CARGO_TARGET_DIR)/$(host)/release/examples/bench
 
+bench-held: export AUDIT = off
 bench-held: up build ## what held changes cost the API server's other users, measured on a cluster with Sluice in it
 	@tests/cluster/install-sluice
 	cargo build --locked -q --example held
@@ -89,9 +91,10 @@ image: need-rust ## the release image as target/sluice.tar, without Docker (IMAG
 	@PROFILE=release tests/cluster/sluice-image $(IMAGE) >target/sluice.tar
 	@echo 'target/sluice.tar is $(IMAGE): kind load image-archive target/sluice.tar, or docker load <target/sluice.tar'
 
-generate: need-rust ## write what is generated: the chart's CRDs and table of values, the page of the command line
+generate: tools need-rust ## write what is generated: the chart's CRDs, its tables of values and rights, the page of the command line
 	@cargo run --locked -q -- crds >$(crds).new && mv $(crds).new $(crds) || { rm -f $(crds).new; exit 1; }
 	@charts/sluice/values-table --write
+	@charts/sluice/rbac-table --write
 	@docs/reference/cli-page --write
 
 fmt: need-rustfmt ## format the code
@@ -127,6 +130,7 @@ check-generated: tools need-rust need-jq
 	@cargo run --locked -q -- crds | diff -u $(crds) - >$(CARGO_TARGET_DIR)/crds.diff || \
 	  { sed -n '1,40p' $(CARGO_TARGET_DIR)/crds.diff; echo 'make: $(crds) is not what src/api says: run make generate, and look at the difference' >&2; exit 1; }
 	@charts/sluice/values-table --check
+	@charts/sluice/rbac-table --check
 	@docs/reference/cli-page --check
 	@cargo tree --locked -q --manifest-path fuzz/Cargo.toml >/dev/null || { echo 'make: fuzz/Cargo.lock is behind Cargo.toml: cargo tree --manifest-path fuzz/Cargo.toml' >&2; exit 1; }
 

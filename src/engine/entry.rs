@@ -239,3 +239,37 @@ pub fn uses(resource: &RunResource) -> Use {
         most: resource.max_running.map(|most| most as usize),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    fn run(phase: Phase, state: RunState, admitted: Option<i64>) -> RunEntry {
+        let admitted = admitted.map(|generation| Admitted { generation, ..Admitted::default() });
+        RunEntry { phase: Some(phase), state, admitted, ..RunEntry::default() }
+    }
+
+    #[rstest]
+    #[case::stored(Phase::PreUpdate, RunState::Committed, Some(2), true)]
+    #[case::stored_but_not_yet_marked(Phase::PreUpdate, RunState::Succeeded, Some(3), true)]
+    #[case::first_stored_this_moment(Phase::PreCreate, RunState::Succeeded, Some(1), true)]
+    #[case::on_its_way(Phase::PreUpdate, RunState::Succeeded, Some(4), false)]
+    #[case::not_let_through(Phase::PreUpdate, RunState::Succeeded, None, false)]
+    #[case::at_work(Phase::PreUpdate, RunState::Running, None, false)]
+    #[case::refused(Phase::PreUpdate, RunState::Failed, None, false)]
+    #[case::given_up(Phase::PreUpdate, RunState::Abandoned, Some(4), false)]
+    #[case::undone(Phase::PreUpdate, RunState::Compensated, Some(4), false)]
+    #[case::after_it(Phase::PostUpdate, RunState::Succeeded, None, true)]
+    #[case::after_it_in_vain(Phase::PostUpdate, RunState::Failed, None, true)]
+    fn a_fork_is_given_outputs_of_what_is_stored_alone(
+        #[case] phase: Phase,
+        #[case] state: RunState,
+        #[case] admitted: Option<i64>,
+        #[case] expected: bool,
+    ) {
+        assert_eq!(run(phase, state, admitted).is_of_stored(3), expected);
+        let undo = RunEntry { compensates: Some("r".into()), ..run(phase, state, admitted) };
+        assert!(!undo.is_of_stored(3));
+    }
+}

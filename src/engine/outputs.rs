@@ -211,6 +211,17 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_a_run_may_have_left_is_found_by_the_steps_that_declare_outputs() {
+        let steps = json!([{"name": "make", "outputs": [{"name": "o"}]}, {"name": "tidy"}]);
+        let run = json!({
+            "key": "k", "attempt": 1, "phase": "PreCreate", "target": {"apiVersion": "v", "kind": "K", "namespace": "n", "name": "x"},
+            "timeoutSeconds": 1, "object": {}, "resources": [{"name": "db", "plugin": "p", "steps": steps}],
+        });
+        let run: PhaseRunSpec = serde_json::from_value(run).unwrap();
+        assert_eq!(leaving(&run), [("db".to_owned(), "make".to_owned())].into());
+    }
+
+    #[test]
     fn a_run_that_goes_on_sees_its_own_outputs_and_none_of_a_later_run() {
         let run = |name: &str, second: i64| {
             let created_at = k8s_openapi::jiff::Timestamp::from_second(second).ok();
