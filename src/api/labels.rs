@@ -40,6 +40,9 @@ pub const COMPONENT: &str = "sluice.dev/component";
 
 /// Annotation of a target, written by the mutating webhook: which version each `@latest` stands for, as JSON.
 pub const LATEST: &str = "sluice.dev/latest";
+/// Annotation of a sandbox with forks, written by the mutating webhook: a keyed hash over them, which shows that an
+/// admission has seen them. What has none, or a wrong one, was stored while no webhook was asked.
+pub const ADMITTED: &str = "sluice.dev/admitted";
 /// Annotation of a run: the process that wrote it, and begins it unless it is gone.
 pub const BEGUN_BY: &str = "sluice.dev/begun-by";
 /// Annotation of a run and of a record: when it was written, by the API server's clock (RFC 3339).

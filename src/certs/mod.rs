@@ -11,12 +11,13 @@
 //!                  keep::keep_rotated                (what those carry -> the next step, into the Secret)
 //! ```
 //!
-//! For the token see [`token`].
+//! For the token see [`token`], for the key of the forks' seals [`seal`].
 
 pub mod issue;
 pub mod keep;
 pub mod reload;
 pub mod rotate;
+pub mod seal;
 pub mod state;
 pub mod store;
 pub mod token;

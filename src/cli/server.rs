@@ -3,6 +3,7 @@
 use crate::api::ResourcePlugin;
 use crate::certs::keep::keep_rotated;
 use crate::certs::reload::{Patience, keep_reloaded};
+use crate::certs::seal;
 use crate::certs::store::SecretStore;
 use crate::certs::token::keep::{self, Keeper};
 use crate::certs::webhook_config::{self, Webhooks as Registered};
@@ -17,6 +18,7 @@ use crate::plan::http::{Allowed, Target};
 use crate::plan::message::with_causes;
 use crate::plan::plugins::Plugins;
 use crate::plan::queue;
+use crate::plan::seal::Sealer;
 use crate::webhook::admit::Admission;
 use crate::webhook::hold::{Holder, Limits, new_routing_key};
 use crate::webhook::plugin::{PluginAdmission, RunnerLimits};
@@ -214,12 +216,13 @@ async fn serve(args: ServerArgs) -> anyhow::Result<ExitCode> {
     let state = store.ensure(&registration).await.context("there is no serving certificate")?;
     serving.offer(state, Timestamp::now(), Patience::Hold).context("the serving certificate cannot be used")?;
     tokio::spawn(keep_reloaded(store.clone(), serving.clone()));
+    let sealer = seal::start(client.clone(), names.clone()).await.context("there is no key to seal forks with")?;
     let token = Keeper::start(client.clone(), names, &registration);
     let token = token.await.context("there is no token for the webhooks' path")?;
 
     let listening = listen(args.webhook_address)?;
     let drain = Drain { accept: Duration::from_secs(args.drain_seconds), ..Drain::default() };
-    let router = router(Arc::new(webhooks(&args, &engine, &plugins, &metrics, &stop)), token.accepted.clone());
+    let router = router(Arc::new(webhooks(&args, &engine, &plugins, &metrics, &sealer, &stop)), token.accepted.clone());
     let server = tokio::spawn(serve_tls(listening, router, serving.clone(), stop.clone(), drain));
 
     let ready = Ready { synced: [runs_ready, replicas_ready, plugins_ready.clone()], stop: stop.clone() };
@@ -231,7 +234,7 @@ async fn serve(args: ServerArgs) -> anyhow::Result<ExitCode> {
     let leader = tokio::spawn(lead(
         args_for_leader(&args),
         engine.clone(),
-        (plugins, plugins_ready),
+        (plugins, plugins_ready, sealer),
         metrics,
         (store, serving),
         token,
@@ -265,6 +268,7 @@ fn webhooks(
     engine: &Arc<Engine>,
     plugins: &Arc<RwLock<Plugins>>,
     metrics: &Arc<Metrics>,
+    sealer: &Arc<Sealer>,
     stop: &CancellationToken,
 ) -> Webhooks {
     let limits = Limits { held: args.max_held, held_in_all: args.max_held_in_all };
@@ -276,6 +280,7 @@ fn webhooks(
             holder: Holder::new(limits, stop.clone()),
             waits: Waits::default(),
             recorder: Arc::new(Recorder::new(engine.client().clone(), args.pod.clone())),
+            sealer: sealer.clone(),
             own_user: args
                 .service_account
                 .as_ref()
@@ -289,7 +294,7 @@ fn webhooks(
                 default_namespace: args.default_runner_namespace.clone(),
                 namespaces: runner_namespaces(args),
                 own_service_account: args.service_account.clone(),
-                own_secrets: [SECRET, keep::SECRET, SALT_SECRET].map(str::to_owned).to_vec(),
+                own_secrets: [SECRET, keep::SECRET, SALT_SECRET, seal::SECRET].map(str::to_owned).to_vec(),
             },
         },
         metrics: metrics.clone(),
@@ -316,7 +321,7 @@ fn args_for_leader(args: &ServerArgs) -> (String, String, ControllerSettings) {
 async fn lead(
     (namespace, pod, settings): (String, String, ControllerSettings),
     engine: Arc<Engine>,
-    (plugins, plugins_changed): (Arc<RwLock<Plugins>>, watch::Receiver<bool>),
+    (plugins, plugins_changed, sealer): (Arc<RwLock<Plugins>>, watch::Receiver<bool>, Arc<Sealer>),
     metrics: Arc<Metrics>,
     (store, serving): (SecretStore, Arc<Serving>),
     token: Keeper,
@@ -345,7 +350,7 @@ async fn lead(
     tracing::info!("leading");
     metrics.leading(true);
     let (told, registered) = watch::channel(Registration::default());
-    let context = controller::Context::new(engine, plugins, settings, configurations.validating.clone());
+    let context = controller::Context::new(engine, plugins, settings, configurations.validating.clone(), sealer);
     let gauge = {
         let mut registered = registered.clone();
         async move {

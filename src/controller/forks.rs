@@ -3,14 +3,15 @@
 use super::fork::{self, ForkError, Owner};
 use super::{Context, ControllerError, fork_outputs};
 use crate::api::{Fork, ForkedKind, SandboxSpec, TargetRef, labels};
-use crate::plan::runs;
+use crate::plan::{message, runs};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PropagationPolicy};
 use kube::{Api, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// What became of a sandbox's forks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,7 +21,14 @@ pub enum Forks {
     Progressing(String),
     /// They cannot be made as they are declared.
     Invalid(String),
+    /// No admission has seen them.
+    NotAdmitted,
 }
+
+/// What is said of forks that no admission has seen.
+pub const NOT_ADMITTED: &str = "spec.forks: the forks were made or changed while Sluice's webhooks were not in force, so nobody was asked whether their author may; what is there of them stays as it is: apply the sandbox again to have them admitted";
+/// Longer messages of others are cut.
+const MESSAGE: usize = 1024;
 
 /// Brings the forks of `object` about.
 pub async fn reconcile(context: &Context, object: &Value, routing_key: &str) -> Result<Forks, ControllerError> {
@@ -28,48 +36,94 @@ pub async fn reconcile(context: &Context, object: &Value, routing_key: &str) -> 
     let spec: SandboxSpec =
         serde::Deserialize::deserialize(&object["spec"]).map_err(ControllerError::shape("the sandbox's spec"))?;
     let uid = target.uid.clone().unwrap_or_default();
+    if !context.sealer.holds(&target.namespace, object) {
+        return Ok(Forks::NotAdmitted);
+    }
     let secret = fork_outputs::keep(context, &target, &spec, object).await?;
     let owner = Owner { name: &target.name, uid: &uid, namespace: &target.namespace, routing_key, outputs: &secret };
     let deployments: Api<Deployment> = Api::namespaced(context.client.clone(), &target.namespace);
     let services: Api<Service> = Api::namespaced(context.client.clone(), &target.namespace);
     let ours = ListParams::default().labels(&format!("{}={uid}", labels::SANDBOX_UID));
 
-    let mut wanted = BTreeSet::new();
-    let mut waits = None;
-    let mut invalid = None;
-    let known_services = if spec.forks.is_empty() { Vec::new() } else { list_services(&services).await? };
+    let mut seen = Seen::default();
+    let known_services = Arc::new(if spec.forks.is_empty() { Vec::new() } else { list_services(&services).await? });
     for (index, fork) in spec.forks.iter().enumerate() {
-        match objects(context, object, owner, fork, &deployments, &known_services).await? {
+        let made = match objects(context, object, owner, fork, &deployments, &known_services).await {
+            Ok(made) => made,
+            // The others are made all the same.
+            Err(error) => {
+                seen.failed = seen.failed.take().or(Some(error));
+                continue;
+            }
+        };
+        match made {
             Ok(objects) => {
                 for object in objects {
-                    let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
-                    let kind = object["kind"].as_str().unwrap_or_default().to_owned();
-                    let refusal = if kind == "Deployment" {
-                        let written = write(&deployments, &uid, &object).await?;
-                        waits = waits.or(written.as_ref().ok().and_then(|fork| fork::readiness(fork).err()));
-                        written.err()
-                    } else {
-                        write(&services, &uid, &object).await?.err()
-                    };
-                    invalid = invalid.or(refusal.map(|why| format!("spec.forks[{index}]: {why}")));
-                    wanted.insert((kind, name));
+                    seen.write(index, &uid, &object, &deployments, &services).await;
                 }
             }
             Err(error) => {
                 // What is there of a fork whose baseline is away stays as it is.
                 let name = fork::name(&fork.fork_of.name, owner);
-                wanted.insert(("Deployment".to_owned(), name.clone()));
-                wanted.insert(("Service".to_owned(), name));
-                invalid = invalid.or(Some(format!("spec.forks[{index}]: {error}")));
+                seen.wanted.insert(("Deployment".to_owned(), name.clone()));
+                seen.wanted.insert(("Service".to_owned(), name));
+                seen.is_invalid(index, &error.to_string());
             }
         }
     }
-    prune(&deployments, &services, &ours, &wanted).await?;
-    Ok(match (invalid, waits) {
+    if let Some(error) = seen.failed {
+        return Err(error);
+    }
+    prune(&deployments, &services, &ours, &seen.wanted).await?;
+    Ok(match (seen.invalid, seen.waits) {
         (Some(why), _) => Forks::Invalid(why),
         (None, Some(what)) => Forks::Progressing(what),
         (None, None) => Forks::Ready,
     })
+}
+
+/// What has come of a sandbox's forks so far.
+#[derive(Default)]
+struct Seen {
+    /// Kinds and names of what should be there.
+    wanted: BTreeSet<(String, String)>,
+    waits: Option<String>,
+    invalid: Option<String>,
+    failed: Option<ControllerError>,
+}
+
+impl Seen {
+    async fn write(
+        &mut self,
+        index: usize,
+        uid: &str,
+        object: &Value,
+        deployments: &Api<Deployment>,
+        services: &Api<Service>,
+    ) {
+        let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        let kind = object["kind"].as_str().unwrap_or_default().to_owned();
+        let written = if kind == "Deployment" {
+            let written = write(deployments, uid, object).await;
+            if let Ok(Ok(fork)) = &written {
+                self.waits = self.waits.take().or(fork::readiness(fork).err());
+            }
+            written.map(|written| written.map(|_| ()))
+        } else {
+            write(services, uid, object).await.map(|written| written.map(|_| ()))
+        };
+        self.wanted.insert((kind, name));
+        match written {
+            Ok(Ok(())) => {}
+            Ok(Err(why)) => self.is_invalid(index, &why),
+            Err(error) => self.failed = self.failed.take().or(Some(error)),
+        }
+    }
+
+    fn is_invalid(&mut self, index: usize, why: &str) {
+        let told = || message::cut(&format!("spec.forks[{index}]: {why}"), MESSAGE);
+        self.invalid = self.invalid.take().or_else(|| Some(told()));
+    }
 }
 
 /// Writes one object of a fork; tells why it cannot be where another's stands in its place, or the API server refuses
@@ -88,11 +142,17 @@ where
     }
     match api.patch(name, &PatchParams::apply(labels::MANAGER).force(), &Patch::Apply(object)).await {
         Ok(written) => Ok(Ok(written)),
-        Err(kube::Error::Api(status)) if matches!(status.code, 400 | 403 | 422) => {
+        Err(kube::Error::Api(status)) if is_about_the_object(status.code, &status.message) => {
             Ok(Err(format!("{kind} {name} was refused: {}", status.message)))
         }
         Err(error) => Err(ControllerError::api("write what a fork consists of")(error)),
     }
+}
+
+/// Whether an answer says something of the object that was sent, rather than of the moment. What does not fit its kind is
+/// answered with 500 where it is applied.
+fn is_about_the_object(code: u16, message: &str) -> bool {
+    matches!(code, 400 | 403 | 413 | 422) || (code == 500 && message.contains("typed patch object"))
 }
 
 async fn list_services(services: &Api<Service>) -> Result<Vec<Value>, ControllerError> {
@@ -100,13 +160,14 @@ async fn list_services(services: &Api<Service>) -> Result<Vec<Value>, Controller
     list.items.into_iter().map(|s| serde_json::to_value(s).map_err(ControllerError::shape("a Service"))).collect()
 }
 
+/// The objects of a fork. They are put together apart from all other work: it takes a while for a large baseline.
 async fn objects(
     context: &Context,
     sandbox: &Value,
     owner: Owner<'_>,
     fork: &Fork,
     deployments: &Api<Deployment>,
-    services: &[Value],
+    services: &Arc<Vec<Value>>,
 ) -> Result<Result<Vec<Value>, ForkError>, ControllerError> {
     let ForkedKind::Deployment = fork.fork_of.kind;
     let found =
@@ -119,8 +180,32 @@ async fn objects(
         }));
     };
     let baseline = serde_json::to_value(baseline).map_err(ControllerError::shape("a Deployment"))?;
-    let key = |resource: &str, key: &str| fork_outputs::key(context, sandbox, resource, key);
-    Ok(fork::objects(owner, fork, &baseline, services, &key))
+    let keys = output_keys(context, sandbox, fork);
+    let [name, uid, namespace, routing_key, outputs] =
+        [owner.name, owner.uid, owner.namespace, owner.routing_key, owner.outputs].map(str::to_owned);
+    let (fork, services) = (fork.clone(), services.clone());
+    let work = move || {
+        let (routing_key, outputs) = (&routing_key, &outputs);
+        let owner = Owner { name: &name, uid: &uid, namespace: &namespace, routing_key, outputs };
+        let key = |resource: &str, key: &str| keys.get(&(resource.to_owned(), key.to_owned())).cloned();
+        fork::objects(owner, &fork, &baseline, &services, &key)
+    };
+    Ok(tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| {
+        tracing::error!(namespace = owner.namespace, name = owner.name, %error, "a fork could not be put together");
+        Err(ForkError::Broken)
+    }))
+}
+
+/// Where the outputs that a fork asks for are in the Secret beside the sandbox.
+fn output_keys(context: &Context, sandbox: &Value, fork: &Fork) -> BTreeMap<(String, String), String> {
+    let asked = fork.customizations.iter().flat_map(|custom| &custom.env);
+    asked
+        .filter_map(|env| env.value_from.as_ref()?.resource.as_ref())
+        .filter_map(|output| {
+            let key = fork_outputs::key(context, sandbox, &output.name, &output.output_key)?;
+            Some(((output.name.clone(), output.output_key.clone()), key))
+        })
+        .collect()
 }
 
 async fn prune(

@@ -23,9 +23,12 @@ mod warm;
 use crate::api::{API_VERSION, GROUP, Sandbox, VERSION};
 use crate::engine::Engine;
 use crate::plan::plugins::Plugins;
+use crate::plan::seal::Sealer;
+use futures::FutureExt;
 use kube::api::{ApiResource, DynamicObject};
 use kube::runtime::reflector::Store;
 use kube::{Api, Client, CustomResourceExt};
+use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -50,6 +53,8 @@ pub struct Context {
     /// The configuration that notes since when the webhooks have been in force.
     pub validating_webhook: String,
     pub recorder: events::Recorder,
+    /// Which forks an admission has seen.
+    pub sealer: Arc<Sealer>,
     sightings: sightings::Sightings,
     turns: turns::Turns,
     salt: fork_outputs::Salt,
@@ -61,11 +66,23 @@ impl Context {
         plugins: Arc<RwLock<Plugins>>,
         settings: ControllerSettings,
         validating_webhook: String,
+        sealer: Arc<Sealer>,
     ) -> Arc<Self> {
         let client = engine.client().clone();
         let recorder = events::Recorder::new(client.clone(), engine.replicas.own().pod.clone());
         let (sightings, turns, salt) = Default::default();
-        Arc::new(Self { client, engine, plugins, settings, validating_webhook, recorder, sightings, turns, salt })
+        Arc::new(Self {
+            client,
+            engine,
+            plugins,
+            settings,
+            validating_webhook,
+            recorder,
+            sealer,
+            sightings,
+            turns,
+            salt,
+        })
     }
 }
 
@@ -113,6 +130,8 @@ pub enum ControllerError {
     Salt { secret: &'static str },
     #[error("{what} is not of the form that it should be")]
     Shape { what: &'static str, source: serde_json::Error },
+    #[error("a fault of Sluice's own ended the work at this object; the log has where")]
+    Panicked,
     #[error("the post-phases cannot be planned")]
     Plan(#[from] crate::plan::runs::PlanError),
 }
@@ -134,9 +153,28 @@ impl ControllerError {
             Self::Shape { .. } => "shape",
             Self::Plan(_) => "plan",
             Self::Salt { .. } => "salt",
+            Self::Panicked => "panic",
         }
     }
 }
 
+/// Does the work at one object so that a fault of ours at this one never ends the work at all others. What it leaves
+/// behind is in the API server alone, so the next look finds whatever there is.
+async fn alone<T>(work: impl Future<Output = Result<T, ControllerError>>) -> Result<T, ControllerError> {
+    Box::pin(AssertUnwindSafe(work).catch_unwind()).await.unwrap_or(Err(ControllerError::Panicked))
+}
+
 /// The pause before a failed reconcile is done again.
 const RETRY_AFTER: Duration = Duration::from_secs(3);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn t03_a_panic_at_one_object_ends_the_work_at_no_other() {
+        let panics = async || -> Result<(), ControllerError> { panic!("at this one") };
+        assert!(matches!(alone(panics()).await, Err(ControllerError::Panicked)));
+        assert!(alone(async { Ok(1) }).await.is_ok());
+    }
+}

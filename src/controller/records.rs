@@ -1,7 +1,7 @@
 //! Reconciles the record of a sandbox that is gone: its last phases run, then the record goes too.
 
 use super::kept::{KeptRecord, KeptSandbox};
-use super::{Context, ControllerError, RETRY_AFTER, RecordStore, forks, post, sandboxes_in, sweep, unseen};
+use super::{Context, ControllerError, RETRY_AFTER, RecordStore, alone, forks, post, sandboxes_in, sweep, unseen};
 use crate::api::{
     Phase, PhaseRun, PhaseRunSpec, RunState, SandboxRecord, SandboxRecordSpec, TargetRef, labels, origin,
 };
@@ -59,7 +59,7 @@ pub async fn sweep(store: RecordStore, context: Arc<Context>) {
     let again = async |record: Arc<KeptRecord>| {
         let _turn = context.turns.take(&record.name_any()).await;
         match sweep::still_there(&store, &record) {
-            Some(record) => reconcile_in_turn(&record, &context).await,
+            Some(record) => alone(reconcile_in_turn(&record, &context)).await,
             None => Ok(Action::await_change()),
         }
     };
@@ -79,7 +79,7 @@ fn on_error(record: Arc<KeptRecord>, error: &ControllerError, _: Arc<Context>) -
 
 async fn reconcile(record: Arc<KeptRecord>, context: Arc<Context>) -> Result<Action, ControllerError> {
     let _turn = context.turns.take(&record.name_any()).await;
-    reconcile_in_turn(&record, &context).await
+    alone(reconcile_in_turn(&record, &context)).await
 }
 
 async fn reconcile_in_turn(record: &KeptRecord, context: &Context) -> Result<Action, ControllerError> {

@@ -3,7 +3,7 @@
 use super::forks::{self, Forks};
 use super::kept::KeptSandbox;
 use super::status::{self, Progress};
-use super::{Context, ControllerError, RETRY_AFTER, SandboxStore, post, records, sandboxes_in, sweep, unseen};
+use super::{Context, ControllerError, RETRY_AFTER, SandboxStore, alone, post, records, sandboxes_in, sweep, unseen};
 use crate::api::{
     Phase, PhaseRun, PhaseRunSpec, SandboxRecord, SandboxRecordSpec, SandboxStatus, TargetRef, Ttl, TtlOffset, labels,
     origin,
@@ -65,7 +65,7 @@ pub async fn sweep(store: SandboxStore, context: Arc<Context>) {
         let uid = sandbox.metadata.uid.as_deref().unwrap_or_default();
         let _turn = context.turns.take(uid).await;
         match sweep::still_there(&store, &sandbox) {
-            Some(sandbox) => reconcile_in_turn(&sandbox, &context).await,
+            Some(sandbox) => alone(reconcile_in_turn(&sandbox, &context)).await,
             None => Ok(Action::await_change()),
         }
     };
@@ -86,7 +86,7 @@ fn on_error(object: Arc<KeptSandbox>, error: &ControllerError, _: Arc<Context>) 
 
 async fn reconcile(object: Arc<KeptSandbox>, context: Arc<Context>) -> Result<Action, ControllerError> {
     let _turn = context.turns.take(object.metadata.uid.as_deref().unwrap_or_default()).await;
-    reconcile_in_turn(&object, &context).await
+    alone(reconcile_in_turn(&object, &context)).await
 }
 
 async fn reconcile_in_turn(kept: &KeptSandbox, context: &Context) -> Result<Action, ControllerError> {
@@ -112,6 +112,9 @@ async fn reconcile_in_turn(kept: &KeptSandbox, context: &Context) -> Result<Acti
         return expire(context, &target).await;
     }
     let forks = Box::pin(forks::reconcile(context, &object, &record.spec.routing_key)).await?;
+    if forks == Forks::NotAdmitted && !was_told(&object) {
+        context.recorder.warning(&target, status::UNADMITTED, "Fork", forks::NOT_ADMITTED).await;
+    }
     // Ready is told before the first post-phase begins: their order is then in the API server's own record.
     let told = if post::is_next(&record) {
         match write_status(context, &object, &target, &record, &forks, &Progress::Settling).await? {
@@ -145,6 +148,12 @@ async fn reconcile_in_turn(kept: &KeptSandbox, context: &Context) -> Result<Acti
         .flatten()
         .min()
         .map_or_else(Action::await_change, |soon| Action::requeue(soon.min(LATEST))))
+}
+
+/// Whether its status says already that no admission has seen its forks.
+fn was_told(object: &Value) -> bool {
+    let mut conditions = object["status"]["conditions"].as_array().into_iter().flatten();
+    conditions.any(|condition| condition["type"] == status::READY && condition["reason"] == status::UNADMITTED)
 }
 
 /// A sandbox as it is stored now; none where it is gone.

@@ -1,6 +1,6 @@
 //! The status of a sandbox, as a pure function of what was seen.
 
-use super::forks::Forks;
+use super::forks::{Forks, NOT_ADMITTED};
 use crate::api::{Condition, Phase, PhaseSummary, RunState, SandboxStatus};
 use crate::engine::index::RunEntry;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, Time};
@@ -11,6 +11,9 @@ use std::sync::Arc;
 pub const READY: &str = "Ready";
 /// Every phase of the newest change has run.
 pub const PHASES_COMPLETE: &str = "PhasesComplete";
+
+/// The reason of a sandbox whose forks no admission has seen.
+pub const UNADMITTED: &str = "NotAdmitted";
 
 /// Where the post-phases of a target stand.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,6 +44,7 @@ pub fn status(
         Forks::Ready => ("True", "ForksReady", String::new()),
         Forks::Progressing(what) => ("False", "ForksProgressing", what.clone()),
         Forks::Invalid(why) => ("False", "ForkInvalid", why.clone()),
+        Forks::NotAdmitted => ("False", UNADMITTED, NOT_ADMITTED.to_owned()),
     };
     let complete = match progress {
         Progress::Complete => ("True", "Complete".to_owned(), String::new()),
@@ -135,6 +139,16 @@ mod tests {
         assert_eq!(second.conditions[0].last_transition_time, Some(Time(at(1))));
         assert_eq!(second.conditions[1].last_transition_time, Some(Time(at(9))));
         assert_eq!(second.conditions[1].observed_generation, Some(2));
+    }
+
+    #[test]
+    fn t08_forks_that_no_admission_has_seen_are_not_ready_and_it_is_said_what_to_do() {
+        let status = status(&SandboxStatus::default(), 1, "r", &Forks::NotAdmitted, &Progress::Settling, &[], at(1));
+        let ready = &status.conditions[0];
+        assert_eq!((ready.status.as_str(), ready.reason.as_str()), ("False", "NotAdmitted"));
+        assert!(
+            ready.message.contains("webhooks were not in force") && ready.message.contains("apply the sandbox again")
+        );
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //!
 //! The names that it must not use are defined here, so that who makes the default pod uses the same.
 
+use super::yaml;
 use crate::agent::AGENT_DIR;
 use crate::api::Runner;
 use k8s_openapi::api::core::v1::PodTemplateSpec;
@@ -21,7 +22,7 @@ const QUANTITY: [&str; 2] = ["sizeLimit", "divisor"];
 pub fn overlay(runner: &Runner) -> Result<Option<Value>, Vec<String>> {
     let Some(text) = &runner.pod_template_overlay else { return Ok(None) };
     let no_template = |why: String| vec![format!("is no pod template: {why}")];
-    let mut overlay: Value = serde_saphyr::from_str(text).map_err(|error| no_template(error.to_string()))?;
+    let mut overlay: Value = yaml::read(text).map_err(no_template)?;
     if !overlay.is_object() {
         return Err(no_template("write a map with metadata, spec or both".to_owned()));
     }

@@ -2,7 +2,7 @@
 
 use super::hold::{Holder, Outcome, Requester, Wish};
 use super::review::{Answer, Audit, Operation, Request};
-use super::rights::{self, Right, Rights};
+use super::rights::Rights;
 use super::trail::Trail;
 use super::waits::{self, SHORTEST, Waits};
 use crate::api::{Phase, ResourcePlugin, labels};
@@ -12,6 +12,7 @@ use crate::engine::life::{Asker, Obstacle, Stored};
 use crate::engine::{Engine, EngineError};
 use crate::plan::plugins::Plugins;
 use crate::plan::runs::{self, Change, PlannedRun, Side};
+use crate::plan::seal::Sealer;
 use crate::plan::timing::{self, Waiting};
 use crate::plan::{check, message, room};
 use kube::Api;
@@ -34,6 +35,8 @@ pub struct Admission {
     pub holder: Holder,
     pub waits: Waits,
     pub recorder: Arc<Recorder>,
+    /// Which forks an admission has seen.
+    pub sealer: Arc<Sealer>,
     /// The user that Sluice itself is to the API server.
     pub own_user: Option<String>,
 }
@@ -80,14 +83,16 @@ impl Admission {
                 "no sandbox may be in namespace {namespace:?}, where plugins run: make it where the workloads are that it forks"
             )));
         }
-        if let Some(right) = rights::needed_to_skip(old, new) {
-            self.require(request, &right, deadline, trail).await?;
-        }
+        self.check_skips(request, deadline, trail).await?;
         if !change.counts(Side::Pre) {
             // What is being deleted runs no pre-phase, but its spec still says what its post-delete runs, and as whom.
-            if request.operation == Operation::Update && old["spec"] != new["spec"] {
-                self.plan(change)?;
-                self.check_rights(request, deadline, trail).await?;
+            if request.operation == Operation::Update {
+                if old["spec"] != new["spec"] {
+                    self.plan(change)?;
+                    self.check_rights(request, deadline, trail).await?;
+                } else if self.seals_anew(request) {
+                    self.check_rights(request, deadline, trail).await?;
+                }
             }
             return Ok(Answer::allow());
         }
@@ -203,6 +208,7 @@ impl Admission {
             if let Some(fault) = room::fault(change, &planned, &plugins) {
                 return Err(Answer::deny(fault));
             }
+            self.refuse_unsealed(new)?;
             let faults = check::sandbox(new, &plugins);
             if !faults.is_empty() {
                 return Err(Answer::deny(listed(&faults)));
@@ -221,36 +227,6 @@ impl Admission {
             }
             Ok(Err(error)) => Err(Answer::broken(message::with_causes(&error))),
             Err(_) => Err(busy("the API server did not say in time which plugins there are")),
-        }
-    }
-
-    async fn check_rights(&self, request: &Request, deadline: Instant, trail: &mut Trail) -> Judged<()> {
-        let needed = {
-            let plugins = self.plugins.read().unwrap_or_else(std::sync::PoisonError::into_inner);
-            let latest = runs::latest(&request.object);
-            let declared = runs::declared(&request.object).unwrap_or_default();
-            rights::needed(&request.namespace, &request.old_object, &request.object, |name| {
-                let resource = declared.iter().find(|r| r.name == name)?;
-                plugins.resolve(&resource.plugin, latest.get(name).map(String::as_str)).ok().map(|found| found.name)
-            })
-        };
-        for right in needed {
-            self.require(request, &right, deadline, trail).await?;
-        }
-        Ok(())
-    }
-
-    /// Refuses a request whose user lacks a right.
-    async fn require(&self, request: &Request, right: &Right, deadline: Instant, trail: &mut Trail) -> Judged<()> {
-        match tokio::time::timeout_at(deadline, self.rights.has(&request.user_info, right)).await {
-            Ok(Ok(true)) => Ok(()),
-            Ok(Ok(false)) => {
-                trail.lacks(right);
-                let refusal = right.refusal(&request.user_info.username);
-                Err(Answer::forbid(message::cut(&refusal, message::DENIAL_LIMIT)))
-            }
-            Ok(Err(error)) => Err(Answer::broken(message::with_causes(&error))),
-            Err(_) => Err(busy("the API server did not say in time what the requester may do")),
         }
     }
 

@@ -3,6 +3,8 @@
 
 use super::review::UserInfo;
 use crate::api::labels;
+use crate::plan::references;
+use futures::{StreamExt, stream};
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
 use kube::api::{ObjectMeta, PostParams};
 use kube::{Api, Client};
@@ -17,6 +19,11 @@ const GRANTED_FOR: Duration = Duration::from_secs(10);
 /// More answers than this are not remembered.
 const REMEMBERED: usize = 4096;
 
+/// More rights are not asked for in one change.
+const MOST_RIGHTS: usize = 256;
+/// How many of them are asked for at once.
+const AT_ONCE: usize = 8;
+
 /// A right that a change needs.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Right {
@@ -27,6 +34,8 @@ pub struct Right {
     pub name: Option<String>,
     /// The field that asks for it.
     pub field: String,
+    /// What else can be done.
+    pub hint: &'static str,
 }
 
 /// Why a right could not be established.
@@ -37,9 +46,17 @@ pub struct RightsError {
     source: Box<kube::Error>,
 }
 
-/// The rights that a change needs: `use` of each plugin whose resource is new or changed, and the creation of
-/// workloads and of Services where a fork is.
-pub fn needed(namespace: &str, old: &Value, new: &Value, plugin_of: impl Fn(&str) -> Option<String>) -> Vec<Right> {
+/// The rights that a change needs: `use` of each plugin whose resource is new or changed; and where a fork is new or
+/// changed, the creation of workloads and of Services, and to read the workload and what the fork's customizations name.
+///
+/// `seen` tells whether an admission has seen the forks of `old` as they are: else all of the new ones are asked for.
+pub fn needed(
+    namespace: &str,
+    old: &Value,
+    new: &Value,
+    seen: bool,
+    plugin_of: impl Fn(&str) -> Option<String>,
+) -> Vec<Right> {
     let mut rights = Vec::new();
     for (index, resource) in added(old, new, "resources") {
         if let Some(plugin) = resource["name"].as_str().and_then(&plugin_of) {
@@ -50,22 +67,52 @@ pub fn needed(namespace: &str, old: &Value, new: &Value, plugin_of: impl Fn(&str
                 namespace: None,
                 name: Some(plugin),
                 field: format!("spec.resources[{index}].plugin"),
+                hint: "",
             });
         }
     }
-    if let Some((index, _)) = added(old, new, "forks").next() {
-        for (group, resource) in [("apps", "deployments"), ("", "services")] {
-            rights.push(Right {
-                verb: "create",
-                group,
-                resource,
-                namespace: Some(namespace.to_owned()),
-                name: None,
-                field: format!("spec.forks[{index}].forkOf"),
-            });
+    let forks = added(if seen { old } else { &Value::Null }, new, "forks");
+    for (index, fork) in forks {
+        for right in of_fork(namespace, &format!("spec.forks[{index}]"), fork) {
+            if !rights.iter().any(|known| known.is_same(&right)) {
+                rights.push(right);
+            }
         }
     }
     rights
+}
+
+/// The rights that one fork needs, which stands at `field`.
+fn of_fork(namespace: &str, field: &str, fork: &Value) -> Vec<Right> {
+    let right = |verb, group, resource, name: Option<&str>, at: &str| Right {
+        verb,
+        group,
+        resource,
+        namespace: Some(namespace.to_owned()),
+        name: name.map(str::to_owned),
+        field: format!("{field}.{at}"),
+        hint: "",
+    };
+    let workload = fork["forkOf"]["name"].as_str();
+    let mut rights = vec![
+        right("create", "apps", "deployments", None, "forkOf"),
+        right("create", "", "services", None, "forkOf"),
+        // A fork shows what its baseline is made of to whoever chooses the fork's image.
+        right("get", "apps", "deployments", workload, "forkOf.name"),
+    ];
+    let named = references::named(fork);
+    rights.extend(named.iter().map(|((kind, name), at)| right("get", "", kind.resource(), Some(name), at)));
+    rights
+}
+
+/// Why so many rights are not asked for.
+pub fn too_many(rights: &[Right]) -> Option<String> {
+    (rights.len() > MOST_RIGHTS).then(|| {
+        format!(
+            "spec: this change needs {} rights, for its plugins, its workloads, and the ConfigMaps and Secrets that its forks name, and at most {MOST_RIGHTS} are asked for at a time: make fewer changes at once",
+            rights.len()
+        )
+    })
 }
 
 /// The items of a list of the spec that were not in it before, with their places.
@@ -82,14 +129,49 @@ pub fn needed_to_skip(old: &Value, new: &Value) -> Option<Right> {
     if reason(new).is_null() || reason(new) == reason(old) {
         return None;
     }
-    Some(Right {
+    Some(skip(new, format!("metadata.annotations[{}]", labels::SKIP_PRE_DELETE), ""))
+}
+
+/// The right to skip the pre-delete of a sandbox, where a change lets its owners do so: when an owner is gone the
+/// cluster's own cleaning up deletes the sandbox, and is let past a pre-delete that fails.
+///
+/// `has_pre_delete` tells of a resource of `new` whether its plugin has a pre-delete, or is not known.
+pub fn needed_to_own(old: &Value, new: &Value, has_pre_delete: impl Fn(&Value) -> bool) -> Option<Right> {
+    let owners = owners(new);
+    let resources = new["spec"]["resources"].as_array().map_or(&[][..], Vec::as_slice);
+    if owners.is_empty() || resources.is_empty() {
+        return None;
+    }
+    let before = self::owners(old);
+    let comes = owners.iter().position(|owner| !before.contains(owner));
+    let field = match comes {
+        Some(index) if resources.iter().any(&has_pre_delete) => format!("metadata.ownerReferences[{index}]"),
+        Some(_) => return None,
+        None => {
+            let (index, _) = added(old, new, "resources").find(|(_, resource)| has_pre_delete(resource))?;
+            format!("spec.resources[{index}]")
+        }
+    };
+    let hint = "; or leave metadata.ownerReferences away: a sandbox that has a pre-delete and an owner is deleted with the owner, also when its pre-delete fails";
+    Some(skip(new, field, hint))
+}
+
+/// What tells the owners of an object apart: whether one is in charge, or waits, changes nothing about who goes with it.
+fn owners(object: &Value) -> Vec<[&Value; 4]> {
+    let references = object["metadata"]["ownerReferences"].as_array().into_iter().flatten();
+    references.map(|owner| ["apiVersion", "kind", "name", "uid"].map(|field| &owner[field])).collect()
+}
+
+fn skip(sandbox: &Value, field: String, hint: &'static str) -> Right {
+    Right {
         verb: "skip",
         group: crate::api::GROUP,
         resource: "sandboxes",
-        namespace: new["metadata"]["namespace"].as_str().map(str::to_owned),
-        name: new["metadata"]["name"].as_str().map(str::to_owned),
-        field: format!("metadata.annotations[{}]", labels::SKIP_PRE_DELETE),
-    })
+        namespace: sandbox["metadata"]["namespace"].as_str().map(str::to_owned),
+        name: sandbox["metadata"]["name"].as_str().map(str::to_owned),
+        field,
+        hint,
+    }
 }
 
 impl fmt::Display for Right {
@@ -107,11 +189,17 @@ impl fmt::Display for Right {
 }
 
 impl Right {
+    /// Whether it is the same right, whichever field asks for it.
+    fn is_same(&self, other: &Self) -> bool {
+        let of = |right: &Self| (right.verb, right.group, right.resource);
+        of(self) == of(other) && self.name == other.name && self.namespace == other.namespace
+    }
+
     /// What to tell a user that lacks it.
     pub fn refusal(&self, user: &str) -> String {
         format!(
-            "{}: {user:?} may not {self}; ask a cluster admin for a role with verb \"{}\" on it",
-            self.field, self.verb
+            "{}: {user:?} may not {self}; ask a cluster admin for a role with verb \"{}\" on it{}",
+            self.field, self.verb, self.hint
         )
     }
 }
@@ -127,9 +215,22 @@ impl Rights {
         Self { client, granted: Mutex::default() }
     }
 
+    /// The first of `rights` that `user` lacks.
+    pub async fn lacks<'a>(&self, user: &UserInfo, rights: &'a [Right]) -> Result<Option<&'a Right>, RightsError> {
+        let ask = |right| async move { (right, self.has(user, right).await) };
+        let all: Vec<_> = rights.iter().map(ask).collect();
+        let mut asked = stream::iter(all).buffered(AT_ONCE);
+        while let Some((right, has)) = asked.next().await {
+            if !has? {
+                return Ok(Some(right));
+            }
+        }
+        Ok(None)
+    }
+
     /// Whether `user` has `right`.
     pub async fn has(&self, user: &UserInfo, right: &Right) -> Result<bool, RightsError> {
-        let key = (user.clone(), Right { field: String::new(), ..right.clone() });
+        let key = (user.clone(), Right { field: String::new(), hint: "", ..right.clone() });
         if self
             .granted
             .lock()
@@ -175,31 +276,5 @@ impl Rights {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_right_to_skip_is_asked_for_when_the_annotation_comes_or_changes_and_not_when_it_goes() {
-        let with = |reason: Option<&str>| json!({"metadata": {"name": "x", "namespace": "shop", "annotations": {labels::SKIP_PRE_DELETE: reason}}});
-        let needed = |old: Option<&str>, new: Option<&str>| needed_to_skip(&with(old), &with(new)).is_some();
-        assert!(needed(None, Some("broken")));
-        assert!(needed(Some("a"), Some("b")));
-        assert!(!needed(Some("a"), Some("a")));
-        assert!(!needed(Some("a"), None));
-        assert!(needed_to_skip(&Value::Null, &with(Some("broken"))).is_some());
-    }
-    use serde_json::json;
-
-    #[test]
-    fn only_what_is_new_or_changed_needs_a_right() {
-        let old = json!({"spec": {"resources": [{"name": "a", "plugin": "p"}], "forks": [{"forkOf": {"name": "x"}}]}});
-        let new = json!({"spec": {"resources": [{"name": "a", "plugin": "p"}, {"name": "b", "plugin": "q"}], "forks": [{"forkOf": {"name": "x"}}]}});
-        let rights = needed("shop", &old, &new, |name| Some(format!("plugin-of-{name}")));
-        assert_eq!(rights.len(), 1);
-        assert_eq!(
-            rights[0].refusal("alice"),
-            "spec.resources[1].plugin: \"alice\" may not use resourceplugins.sluice.dev \"plugin-of-b\"; ask a cluster admin for a role with verb \"use\" on it"
-        );
-        assert_eq!(needed("shop", &Value::Null, &old, |_| None)[0].verb, "create");
-    }
-}
+#[path = "rights_tests.rs"]
+mod tests;

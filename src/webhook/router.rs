@@ -92,7 +92,7 @@ async fn default(State(webhooks): State<Arc<Webhooks>>, body: Bytes) -> Response
     let answer = match kind(&request) {
         Some(Kind::Sandbox) => {
             let plugins = webhooks.sandboxes.plugins.read().unwrap_or_else(std::sync::PoisonError::into_inner);
-            mutate::sandbox(&request, &plugins)
+            mutate::sandbox(&request, &plugins, &webhooks.sandboxes.sealer)
         }
         _ => Answer::allow(),
     };

@@ -74,6 +74,7 @@ mod tests {
             namespace: None,
             name: Some("db".into()),
             field: "spec.resources[0].plugin".into(),
+            hint: "",
         };
         let mut trail = Trail::default();
         trail.lacks(&right);

@@ -1,15 +1,17 @@
 //! The faults of a sandbox.
 
 use super::{Fault, output_key};
-use crate::api::ResourceOutputRef;
+use crate::api::{Patch, ResourceOutputRef};
+use crate::plan::patch::{self, Work};
 use crate::plan::plugins::{Plugins, Resolved};
 use crate::plan::runs::{declared, latest};
 use serde::Deserialize as _;
 use serde_json::Value;
 
-/// The faults of a sandbox whose plugins are known: outputs that its forks ask for and no resource has.
+/// The faults of a sandbox whose plugins are known: outputs that its forks ask for and no resource has, and patches that
+/// no workload can be patched with.
 pub fn sandbox(object: &Value, plugins: &Plugins) -> Vec<Fault> {
-    let mut faults = Vec::new();
+    let mut faults = patches(object);
     let latest = latest(object);
     let resources = declared(object).unwrap_or_default();
     let find = |name: &str| -> Option<Resolved> {
@@ -35,6 +37,15 @@ pub fn sandbox(object: &Value, plugins: &Plugins) -> Vec<Fault> {
         }
     }
     faults
+}
+
+fn patches(object: &Value) -> Vec<Fault> {
+    let mut work = Work::default();
+    let forks = object["spec"]["forks"].as_array().into_iter().flatten().enumerate();
+    let patches = forks.filter_map(|(at, fork)| Some((at, Patch::deserialize(&fork["customizations"]["patch"]).ok()?)));
+    let examined = patches.filter_map(|(at, patch)| Some((at, patch::examine(&patch, &mut work).err()?)));
+    let fault = |(at, why)| Fault::new(format!("spec.forks[{at}].customizations.patch.value"), format!("{why}"));
+    examined.map(fault).collect()
 }
 
 fn names<'a>(names: impl Iterator<Item = &'a String>) -> String {
@@ -66,6 +77,14 @@ mod tests {
         assert_eq!(
             faults[0].to_string(),
             "spec.forks[0].customizations.env[0].valueFrom.resource.outputKey: no step of the plugin has an output \"a.port\" (there is a.host)"
+        );
+        let mut copies = "{op: add, path: /x, value: {}}".to_owned();
+        (0..30).for_each(|n| copies += &format!(", {{op: copy, from: /x, path: /x/c{n}}}"));
+        let patched = json!({"spec": {"forks": [{}, {"customizations": {"patch": {"type": "json", "value": format!("[{copies}]")}}}]}});
+        let faults = sandbox(&patched, &plugins);
+        assert!(
+            faults[0].to_string().starts_with("spec.forks[1].customizations.patch.value: operation "),
+            "{faults:?}"
         );
         let faults = sandbox(&object("cache", "host"), &plugins);
         assert_eq!(faults[0].message, "the sandbox has no resource \"cache\" (it has db)");
