@@ -1,6 +1,9 @@
 //! The admission webhook: the TLS server, AdmissionReview in and out, holding and joining.
 
 pub mod admit;
+pub mod body;
+mod cost;
+pub mod guests;
 pub mod hold;
 pub mod mutate;
 mod names;
