@@ -236,7 +236,8 @@ fn snapshot_of_metadata(metadata: &Value) -> Value {
     let kept = fields.iter().filter(|(name, _)| *name != "managedFields");
     let copied = kept.map(|(name, value)| match value {
         Value::Object(annotations) if name == "annotations" => {
-            let kept = annotations.iter().filter(|(name, _)| *name != "kubectl.kubernetes.io/last-applied-configuration");
+            let kept =
+                annotations.iter().filter(|(name, _)| *name != "kubectl.kubernetes.io/last-applied-configuration");
             (name.clone(), Value::Object(kept.map(|(name, value)| (name.clone(), value.clone())).collect()))
         }
         value => (name.clone(), value.clone()),

@@ -197,9 +197,7 @@ fn request(text: &[u8]) -> Result<Box<Request>, Response> {
                 let why = format!("Sluice cannot read this object: {error}");
                 Err(Json(Answer::deny(message::cut(&why, message::DENIAL_LIMIT)).into_review(&uid)).into_response())
             }
-            None => {
-                Err((StatusCode::BAD_REQUEST, format!("this is no AdmissionReview: {error}")).into_response())
-            }
+            None => Err((StatusCode::BAD_REQUEST, format!("this is no AdmissionReview: {error}")).into_response()),
         },
     }
 }

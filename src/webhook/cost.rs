@@ -86,7 +86,11 @@ fn width(digits: &[u8]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
     use rstest::rstest;
+    use serde_json::Value;
+    use std::alloc::{GlobalAlloc, Layout, System};
+    use std::cell::Cell;
 
     #[rstest]
     #[case::text(r#""abc""#, Cost { objects: 19, parsing: 0 })]
@@ -99,5 +103,79 @@ mod tests {
     #[case::nothing("", Cost::default())]
     fn t05_a_text_tells_what_it_will_cost(#[case] text: &str, #[case] cost: Cost) {
         assert_eq!(of(text.as_bytes()), cost);
+    }
+
+    /// What this thread has allocated and not given back, in bytes.
+    struct Counting;
+
+    thread_local! {
+        static TAKEN: Cell<isize> = const { Cell::new(0) };
+    }
+
+    fn count(bytes: isize) {
+        let _ = TAKEN.try_with(|taken| taken.set(taken.get() + bytes));
+    }
+
+    // SAFETY: everything is passed on to the system's allocator as it came.
+    unsafe impl GlobalAlloc for Counting {
+        unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+            count(layout.size().cast_signed());
+            // SAFETY: the caller keeps to the contract.
+            unsafe { System.alloc(layout) }
+        }
+
+        unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+            count(-layout.size().cast_signed());
+            // SAFETY: the caller keeps to the contract.
+            unsafe { System.dealloc(pointer, layout) }
+        }
+    }
+
+    #[global_allocator]
+    static ALLOCATOR: Counting = Counting;
+
+    fn really(text: &str) -> usize {
+        let before = TAKEN.get();
+        let value: Value = serde_json::from_str(text).unwrap();
+        let taken = TAKEN.get() - before;
+        drop(value);
+        usize::try_from(taken).unwrap()
+    }
+
+    #[rstest]
+    #[case::one_field(r#"{"a":1}"#)]
+    #[case::nested_maps(r#"{"a":{"b":{"c":{}}}}"#)]
+    #[case::lists("[[1],[2],[]]")]
+    #[case::texts(r#"["","a","b"]"#)]
+    #[case::two_fields(r#"{"a":"","b":[0]}"#)]
+    fn t05_no_text_costs_more_than_it_tells(#[case] piece: &str) {
+        for pieces in [1, 2, 5, 12, 1000, 1025] {
+            let list = format!("[{}]", vec![piece; pieces].join(","));
+            assert!(of(list.as_bytes()).objects >= really(&list), "{pieces} of {piece} in a list");
+            for step in [1, 7919] {
+                let fields = (0..pieces).map(|at| format!("\"{:05}\":{piece}", at * step % 10_007));
+                let map = format!("{{{}}}", fields.collect::<Vec<_>>().join(","));
+                assert!(of(map.as_bytes()).objects >= really(&map), "{pieces} of {piece} in a map");
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn t05_no_value_costs_more_than_its_text_tells(value in value()) {
+            let text = value.to_string();
+            prop_assert!(of(text.as_bytes()).objects >= really(&text), "{}", text);
+        }
+    }
+
+    fn value() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![any::<i32>().prop_map(Value::from), ".{0,40}".prop_map(Value::from), Just(Value::Null)];
+        leaf.prop_recursive(5, 200, 20, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..20).prop_map(Value::from),
+                prop::collection::btree_map(".{0,10}", inner, 0..20)
+                    .prop_map(|fields| Value::Object(fields.into_iter().collect())),
+            ]
+        })
     }
 }

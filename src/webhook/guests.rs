@@ -79,7 +79,7 @@ impl Guests {
         self.present.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn enter(self: &Arc<Self>, from: IpAddr) -> Caller {
+    pub(super) fn enter(self: &Arc<Self>, from: IpAddr) -> Caller {
         let sent_away = CancellationToken::new();
         let mut present = self.present();
         let number = present.next;
@@ -297,13 +297,8 @@ fn too_slow() -> io::Error {
 mod tests {
     use super::*;
 
-    const BOUNDS: Bounds = Bounds {
-        strangers: 4,
-        known: 2,
-        handshake: Duration::ZERO,
-        silent: Duration::ZERO,
-        speaking: Duration::ZERO,
-    };
+    const BOUNDS: Bounds =
+        Bounds { strangers: 4, known: 2, handshake: Duration::ZERO, silent: Duration::ZERO, speaking: Duration::ZERO };
 
     fn from(last: u8) -> IpAddr {
         [10, 0, 0, last].into()
