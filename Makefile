@@ -48,33 +48,36 @@ cluster: tools build up ## a cluster with Sluice installed, to try things
 down: ## take the cluster down, with everything in it (CLUSTER=current: uninstall the chart)
 	@if [ '$(CLUSTER)' = current ]; then helm uninstall sluice --namespace sluice-system --ignore-not-found --wait; else tests/cluster/cluster down; fi
 
-test: check-fmt check-clippy unit fuzz check-generated check-chart e2e ## everything, as the CI does; its own cluster, gone afterwards
+test: check-fmt check-clippy unit fuzz check-generated check-chart check-dependencies check-image e2e ## everything, as the CI does; its own cluster, gone afterwards
 	@echo 'make test: all is well'
 
-check: check-fmt check-clippy check-generated check-chart ## what needs no cluster and no tests: format, lints, drift, chart
+check: check-fmt check-clippy check-generated check-chart check-dependencies check-image ## what needs no cluster and no tests: format, lints, drift, chart, dependencies, image
 
 unit: need-rust ## unit and documentation tests
-	cargo test --locked --lib --bins --test agent --test cases --test life --test chaos-checker
+	cargo test --locked --lib --bins --test agent --test cases --test life --test chaos-checker --test rights
 	cargo test --locked --doc
 
 fuzz: need-rust ## feed what users can write to the parsers, as nonsense, for 10 s each (fuzz/run 600 for longer)
 	@fuzz/run
 
-e2e: tools build ## the end-to-end suite on a cluster of its own
-	cargo test --locked --test e2e --no-run
-	@tests/cluster/e2e cargo test --locked --offline --test e2e
+e2e: tools build ## the end-to-end suite on a cluster of its own, and its rights compared with those it used
+	cargo test --locked --test e2e --test rights --no-run
+	@tests/cluster/e2e tests/cluster/suite
 
 bench: export PROFILE = release
+bench: export AUDIT = off
 bench: tools build ## every number of docs/performance.md, on a cluster of its own; writes them into that page
 	cargo build --locked -q --release --example bench
 	cargo bench --locked -q --bench planner
 	@tests/cluster/e2e $(CARGO_TARGET_DIR)/$(host)/release/examples/bench
 
 bench-hostile: export PROFILE = release
+bench-hostile: export AUDIT = off
 bench-hostile: tools build ## memory, and what others wait, while Sluice is attacked, on a cluster of its own; some 5 minutes
 	cargo build --locked -q --release --example bench
 	@tests/cluster/e2e $(CARGO_TARGET_DIR)/$(host)/release/examples/bench hostile
 
+bench-held: export AUDIT = off
 bench-held: up build ## what held changes cost the API server's other users, measured on a cluster with Sluice in it
 	@tests/cluster/install-sluice
 	cargo build --locked -q --example held
@@ -94,9 +97,10 @@ image: need-rust ## the release image as target/sluice.tar, without Docker (IMAG
 	@PROFILE=release tests/cluster/sluice-image $(IMAGE) >target/sluice.tar
 	@echo 'target/sluice.tar is $(IMAGE): kind load image-archive target/sluice.tar, or docker load <target/sluice.tar'
 
-generate: need-rust ## write what is generated: the chart's CRDs and table of values, the page of the command line
+generate: tools need-rust ## write what is generated: the chart's CRDs, its tables of values and rights, the page of the command line
 	@cargo run --locked -q -- crds >$(crds).new && mv $(crds).new $(crds) || { rm -f $(crds).new; exit 1; }
 	@charts/sluice/values-table --write
+	@charts/sluice/rbac-table --write
 	@docs/reference/cli-page --write
 
 fmt: need-rustfmt ## format the code
@@ -108,7 +112,7 @@ clean: ## remove what was built (clusters are taken down by `make down`)
 
 # --- the parts of the above ---------------------------------------------------------------------------------------
 
-.PHONY: build up tools check-fmt check-clippy check-generated check-chart need-jq need-rust need-rustfmt need-clippy
+.PHONY: build up tools check-tools check-fmt check-clippy check-generated check-chart check-dependencies check-image need-jq need-rust need-rustfmt need-clippy
 build: need-rust
 	@echo 'building Sluice: some minutes the first time'
 	@cargo build --locked -q $(if $(filter release,$(PROFILE)),--release)
@@ -118,6 +122,9 @@ up:
 
 tools:
 	@if [ '$(CLUSTER)' != current ]; then tests/cluster/cluster install; fi
+
+check-tools: need-rust
+	@tests/checks/install
 
 check-fmt: need-rustfmt
 	cargo fmt --check
@@ -129,12 +136,20 @@ check-generated: tools need-rust need-jq
 	@cargo run --locked -q -- crds | diff -u $(crds) - >$(CARGO_TARGET_DIR)/crds.diff || \
 	  { sed -n '1,40p' $(CARGO_TARGET_DIR)/crds.diff; echo 'make: $(crds) is not what src/api says: run make generate, and look at the difference' >&2; exit 1; }
 	@charts/sluice/values-table --check
+	@charts/sluice/rbac-table --check
 	@docs/reference/cli-page --check
 	@cargo tree --locked -q --manifest-path fuzz/Cargo.toml >/dev/null || { echo 'make: fuzz/Cargo.lock is behind Cargo.toml: cargo tree --manifest-path fuzz/Cargo.toml' >&2; exit 1; }
 
 check-chart: tools
 	@command -v helm >/dev/null || { echo 'make: helm is missing: https://helm.sh/docs/intro/install/' >&2; exit 1; }
 	helm lint --strict --quiet charts/sluice
+
+check-dependencies: check-tools
+	tests/checks/dependencies
+
+check-image: check-tools
+	tests/checks/dockerfile
+	tests/checks/image
 
 need-rust:
 	@command -v cargo >/dev/null || { echo 'make: Rust is missing: https://rustup.rs' >&2; exit 1; }

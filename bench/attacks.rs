@@ -101,9 +101,9 @@ pub async fn dry_runs(client: &Client, until: Instant) -> Answers {
 /// Forks whose patch doubles what it makes with every operation.
 pub async fn doubling_forks(client: &Client, until: Instant) -> Answers {
     let mut operations = vec![json!({"op": "add", "path": "/metadata/annotations", "value": {"a": "0123456789"}})];
-    operations.extend((0..22).map(|at| {
-        json!({"op": "copy", "from": "/metadata/annotations", "path": format!("/metadata/annotations/x{at}")})
-    }));
+    operations.extend((0..22).map(
+        |at| json!({"op": "copy", "from": "/metadata/annotations", "path": format!("/metadata/annotations/x{at}")}),
+    ));
     let patch = json!({"type": "json", "value": json!(operations).to_string()});
     let fork = json!({"forkOf": {"kind": "Deployment", "name": "web"}, "customizations": {"patch": patch}});
     let body = |name: String| sandbox(&name, &json!({"forks": [fork]}));

@@ -69,7 +69,7 @@ async fn warm(client: &Client) -> anyhow::Result<Option<Duration>> {
         eprintln!("bench: runner.warm is not known, so warm pods are not measured");
         return Ok(None);
     }
-    let pods: Api<Pod> = Api::namespaced(client.clone(), server::NAMESPACE);
+    let pods: Api<Pod> = Api::namespaced(client.clone(), server::RUNNERS);
     let all_wait = || async {
         let is_ready = |pod: &Pod| {
             let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());

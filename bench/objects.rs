@@ -124,12 +124,12 @@ pub async fn set_up(client: &Client) -> anyhow::Result<()> {
     let namespace: Namespace = serde_json::from_value(json!({"metadata": {"name": NAMESPACE}}))?;
     Api::<Namespace>::all(client.clone()).create(&PostParams::default(), &namespace).await?;
     let account: ServiceAccount = serde_json::from_value(json!({"metadata": {"name": RUNNER}}))?;
-    let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), server::NAMESPACE);
+    let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), server::RUNNERS);
     accounts.create(&PostParams::default(), &account).await?;
     let binding: ClusterRoleBinding = serde_json::from_value(json!({
         "metadata": {"name": RUNNER},
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
-        "subjects": [{"kind": "ServiceAccount", "name": RUNNER, "namespace": server::NAMESPACE}],
+        "subjects": [{"kind": "ServiceAccount", "name": RUNNER, "namespace": server::RUNNERS}],
     }))?;
     Api::<ClusterRoleBinding>::all(client.clone()).create(&PostParams::default(), &binding).await?;
     Ok(())

@@ -45,7 +45,9 @@ fn process_of(pod: &str) -> anyhow::Result<u32> {
             && file("environ").split(|byte| *byte == 0).any(|variable| variable == name.as_bytes())
     };
     let mut processes = std::fs::read_dir("/proc")?.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    processes.find(is_it).with_context(|| format!("no process of pod {pod} is to be seen: run this as root on its node"))
+    processes
+        .find(is_it)
+        .with_context(|| format!("no process of pod {pod} is to be seen: run this as root on its node"))
 }
 
 impl Replica {

@@ -108,7 +108,8 @@ pub fn put_into(page: &Path, results: &Value) -> anyhow::Result<()> {
     let what = || page.display().to_string();
     let mut text = std::fs::read_to_string(page).with_context(what)?;
     for (command, tables) in [("make bench", markdown(results)?), ("make bench-hostile", hostile_markdown(results)?)] {
-        let (begin, end) = (format!("<!-- what `{command}` wrote -->"), format!("<!-- end of what `{command}` wrote -->"));
+        let (begin, end) =
+            (format!("<!-- what `{command}` wrote -->"), format!("<!-- end of what `{command}` wrote -->"));
         let (before, rest) = text.split_once(&begin).with_context(|| format!("{} has no line {begin}", what()))?;
         let (_, after) = rest.split_once(&end).with_context(|| format!("{} has no line {end}", what()))?;
         text = format!("{before}{begin}\n\n{tables}\n{end}{after}");

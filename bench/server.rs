@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 use tokio::process::{Child, Command};
 
 pub const NAMESPACE: &str = "sluice-system";
+/// Where plugins run: the chart makes it, and an uninstallation keeps it.
+pub const RUNNERS: &str = "sluice-runners";
 const WEBHOOK: ([u8; 4], u16) = ([127, 0, 0, 1], 18_443);
 const PROBES: ([u8; 4], u16) = ([127, 0, 0, 1], 18_080);
 const START_WITHIN: Duration = Duration::from_secs(120);
@@ -36,6 +38,7 @@ impl Server {
         let program = sluice()?;
         let mut process = Command::new(&program)
             .args(["server", "--namespace", NAMESPACE, "--pod", "bench", "--image", "cluster.local/sluice:bench"])
+            .args(["--default-runner-namespace", RUNNERS])
             .args(["--webhook-address", &SocketAddr::from(WEBHOOK).to_string()])
             .args(["--http-address", &SocketAddr::from(PROBES).to_string(), "--drain-seconds", "0"])
             .env("RUST_LOG", "warn")

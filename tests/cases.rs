@@ -1,54 +1,91 @@
-//! The table of cases in `docs/cases.md` and the tests that carry the cases' numbers are the same.
+//! The tables of numbers in the docs, of cases and of threats, and the tests that carry the numbers are the same.
 
 // Clippy takes only the test functions themselves for tests, not what they call.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use rstest::rstest;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// Every case that must have a row.
-const CASES: [&str; 33] = [
-    "W01", "W02", "W04", "W05", "W06", "W07", "W08", "W10", "W11", "W12", "W13", "W14", "W15", "W16", "W18", "W19",
-    "W20", "W21", "W22", "W23", "W25", "W26", "W27", "W28", "W30", "W32", "W33", "W35", "W37", "S01", "S02", "S03",
-    "S04",
-];
+/// A table of a page: a number first, the tests that carry it last.
+struct Table {
+    page: &'static str,
+    /// What its numbers begin with.
+    letters: &'static str,
+    /// Every number that must have a row with a test.
+    numbers: &'static [&'static str],
+}
 
-/// By case, its tests as `FILE::NAME`.
+const CASES: Table = Table {
+    page: "docs/cases.md",
+    letters: "WS",
+    numbers: &[
+        "W01", "W02", "W04", "W05", "W06", "W07", "W08", "W10", "W11", "W12", "W13", "W14", "W15", "W16", "W18", "W19",
+        "W20", "W21", "W22", "W23", "W25", "W26", "W27", "W28", "W30", "W32", "W33", "W35", "W37", "S01", "S02", "S03",
+        "S04",
+    ],
+};
+
+const THREATS: Table = Table {
+    page: "docs/security.md",
+    letters: "T",
+    numbers: &[
+        "T01", "T02", "T03", "T04", "T05", "T06", "T07", "T08", "T09", "T10", "T11", "T12", "T13", "T14", "T15", "T16",
+        "T17",
+    ],
+};
+
+/// By number, its tests as `FILE::NAME`.
 type Tests = BTreeMap<String, BTreeSet<String>>;
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The case at the beginning of a text, as `w01_` or `W01 `.
-fn number(text: &str) -> Option<String> {
-    let (number, rest) = text.split_at_checked(3)?;
-    let digits = number.strip_prefix(['w', 's', 'W', 'S'])?;
-    let ends = rest.is_empty() || rest.starts_with(['_', ' ']);
-    (ends && digits.chars().all(|c| c.is_ascii_digit())).then(|| number.to_uppercase())
-}
-
-/// The cases that a test's name begins with: `w04_w05_…` has two.
-fn numbers(name: &str) -> Vec<String> {
-    name.split('_').map_while(number).collect()
-}
-
-/// The rows of the table.
-fn table() -> Tests {
-    let text = std::fs::read_to_string(root().join("docs/cases.md")).unwrap();
-    let mut rows = Tests::new();
-    for line in text.lines().filter(|line| line.starts_with("| ")) {
-        let cells: Vec<&str> = line.trim_matches('|').split(" | ").map(str::trim).collect();
-        let Some(case) = number(cells[0]) else { continue };
-        let tests = cells[2].split('`').filter(|text| text.contains("::")).map(str::to_owned).collect();
-        assert!(rows.insert(case, tests).is_none(), "two rows: {line}");
+impl Table {
+    /// The number at the beginning of a text, as `w01_` or `W01 `.
+    fn number(&self, text: &str) -> Option<String> {
+        let (number, rest) = text.split_at_checked(3)?;
+        let number = number.to_uppercase();
+        let digits = number.strip_prefix(|letter| self.letters.contains(letter))?;
+        let ends = rest.is_empty() || rest.starts_with(['_', ' ']);
+        (ends && digits.chars().all(|c| c.is_ascii_digit())).then_some(number)
     }
-    rows
+
+    /// The numbers that a test's name begins with: `w04_w05_…` has two.
+    fn numbers(&self, name: &str) -> Vec<String> {
+        let numbered = |part: &&str| CASES.number(part).or_else(|| THREATS.number(part)).is_some();
+        name.split('_').take_while(numbered).filter_map(|part| self.number(part)).collect()
+    }
+
+    /// The rows of the page.
+    fn rows(&self) -> Tests {
+        let text = std::fs::read_to_string(root().join(self.page)).unwrap();
+        let mut rows = Tests::new();
+        for line in text.lines().filter(|line| line.starts_with("| ")) {
+            let cells: Vec<&str> = line.trim_matches('|').split(" | ").map(str::trim).collect();
+            let (Some(number), Some(tests)) = (self.number(cells[0]), cells.last()) else { continue };
+            let tests = tests.split('`').filter(|text| text.contains("::")).map(str::to_owned).collect();
+            assert!(rows.insert(number, tests).is_none(), "two rows: {line}");
+        }
+        rows
+    }
+
+    /// The test functions whose names begin with a number of this table.
+    fn tests(&self) -> Tests {
+        let mut found = Tests::new();
+        for (file, name) in all_tests() {
+            for number in self.numbers(&name) {
+                found.entry(number).or_default().insert(format!("{file}::{name}"));
+            }
+        }
+        found
+    }
 }
 
-/// The test functions whose names begin with a case's number.
-fn tests() -> Tests {
-    let mut found = Tests::new();
+/// Each test function, with its file.
+fn all_tests() -> Vec<(String, String)> {
+    let mut found = Vec::new();
     let mut folders: Vec<PathBuf> = vec![root().join("tests"), root().join("src")];
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(folder).unwrap() {
@@ -57,11 +94,8 @@ fn tests() -> Tests {
                 folders.push(path);
             } else if path.extension().is_some_and(|extension| extension == "rs") {
                 let file = path.strip_prefix(root()).unwrap().display().to_string();
-                for name in functions(&std::fs::read_to_string(&path).unwrap()) {
-                    for case in numbers(&name) {
-                        found.entry(case).or_default().insert(format!("{file}::{name}"));
-                    }
-                }
+                let names = functions(&std::fs::read_to_string(&path).unwrap());
+                found.extend(names.into_iter().map(|name| (file.clone(), name)));
             }
         }
     }
@@ -89,24 +123,29 @@ fn functions(source: &str) -> Vec<String> {
     names
 }
 
-#[test]
-fn each_row_names_the_tests_that_carry_its_number_and_no_others() {
-    let (rows, tests) = (table(), tests());
+#[rstest]
+#[case::cases(CASES)]
+#[case::threats(THREATS)]
+fn each_row_names_the_tests_that_carry_its_number_and_no_others(#[case] table: Table) {
+    let (page, rows, tests) = (table.page, table.rows(), table.tests());
     let all: BTreeSet<&String> = rows.keys().chain(tests.keys()).collect();
-    for case in all {
+    for number in all {
         let none = BTreeSet::new();
-        let (told, there) = (rows.get(case).unwrap_or(&none), tests.get(case).unwrap_or(&none));
+        let (told, there) = (rows.get(number).unwrap_or(&none), tests.get(number).unwrap_or(&none));
         let missing: Vec<_> = told.difference(there).collect();
-        assert!(missing.is_empty(), "docs/cases.md, {case}: no test {missing:?}");
+        assert!(missing.is_empty(), "{page}, {number}: no test {missing:?}");
         let untold: Vec<_> = there.difference(told).collect();
-        assert!(untold.is_empty(), "docs/cases.md, {case}: the row does not name {untold:?}");
+        assert!(untold.is_empty(), "{page}, {number}: the row does not name {untold:?}");
     }
 }
 
-#[test]
-fn each_case_has_a_row_and_a_test() {
-    let rows = table();
-    for case in CASES {
-        assert!(rows.get(case).is_some_and(|tests| !tests.is_empty()), "docs/cases.md: {case} has no row with a test");
+#[rstest]
+#[case::cases(CASES)]
+#[case::threats(THREATS)]
+fn each_number_has_a_row_and_a_test(#[case] table: Table) {
+    let rows = table.rows();
+    for number in table.numbers {
+        let has_one = rows.get(*number).is_some_and(|tests| !tests.is_empty());
+        assert!(has_one, "{}: {number} has no row with a test", table.page);
     }
 }

@@ -42,6 +42,14 @@ pub const COMPONENT: &str = "sluice.dev/component";
 pub const LATEST: &str = "sluice.dev/latest";
 /// Annotation of a run: the process that wrote it, and begins it unless it is gone.
 pub const BEGUN_BY: &str = "sluice.dev/begun-by";
+/// Annotation of a run and of a record: when it was written, by the API server's clock (RFC 3339).
+pub const WRITTEN_AT: &str = "sluice.dev/written-at";
+/// Annotation of a record: its own UID, which a copy of it does not have.
+pub const OWN_UID: &str = "sluice.dev/own-uid";
+/// Annotation of a record that Sluice did not write in this cluster: what that means.
+pub const INERT: &str = "sluice.dev/inert";
+/// Label of what Sluice makes anew from what it is for, so that no backup has it.
+pub const NO_BACKUP: &str = "velero.io/exclude-from-backup";
 /// Annotation of a sandbox: why its pre-delete is not to be run. Asks for the right to `skip` it.
 pub const SKIP_PRE_DELETE: &str = "sluice.dev/skip-pre-delete";
 /// Annotation of our webhook configurations: since when they have been in force (RFC 3339).

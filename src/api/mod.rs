@@ -6,6 +6,7 @@
 mod action;
 pub mod crds;
 pub mod labels;
+pub mod origin;
 mod phase;
 mod phase_run;
 mod resource_plugin;

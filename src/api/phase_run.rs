@@ -37,7 +37,7 @@ pub struct PhaseRunSpec {
     pub phase: Phase,
     pub target: TargetRef,
     /// Identifies the change, over every attempt to make it: a hash of target, operation, new spec and workflows.
-    #[schemars(length(min = 16, max = 16))]
+    #[schemars(length(min = 16, max = 64))]
     pub key: String,
     /// Counts the runs of one key, from 1.
     #[schemars(range(min = 1))]
@@ -195,7 +195,8 @@ pub struct PhaseRunStatus {
 ///
 /// `Pending` and `Running` are open. A pre-phase that `Succeeded` waits for its change to be stored: it ends
 /// `Committed`, or `Abandoned` where the change never was, and `Compensated` once that has been undone. For a
-/// post-phase `Succeeded` is the end.
+/// post-phase `Succeeded` is the end. `Inert` is a run that Sluice did not write in this cluster, as one that was
+/// restored from a backup: nothing is done for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum RunState {
     #[default]
@@ -206,6 +207,7 @@ pub enum RunState {
     Committed,
     Abandoned,
     Compensated,
+    Inert,
 }
 
 impl RunState {

@@ -148,7 +148,8 @@ pub struct Runner {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     pub image: Option<String>,
-    /// The namespace of pods and of the service account; one of the chart's `runnerNamespaces`. Sluice's own by default.
+    /// The namespace of pods and of the service account: the chart's `runners.namespace.name` by default, or one of its
+    /// `runnerNamespaces`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 63), regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
     pub namespace: Option<String>,

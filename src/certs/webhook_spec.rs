@@ -15,7 +15,7 @@ use super::issue::Names;
 use super::rotate::Registration;
 use super::state::certificates;
 use super::token::Token;
-use crate::api::labels::REGISTERED_AT;
+use crate::api::labels::{LATEST, REGISTERED_AT, SKIP_PRE_DELETE};
 use crate::api::{GROUP, VERSION};
 
 /// Below this is where the API server sends what is to be validated; the token follows.
@@ -28,8 +28,15 @@ pub const VALIDATE_NAME: &str = "validate.sluice.dev";
 pub const MUTATE_NAME: &str = "default.sluice.dev";
 /// The longest that the API server allows: a phase is held for as long as it may be.
 pub const VALIDATE_TIMEOUT_SECONDS: u32 = 30;
-/// The mutating webhook only computes.
-pub const MUTATE_TIMEOUT_SECONDS: u32 = 5;
+/// The mutating webhook only computes; but a large change may have to wait for room, and where an answer comes too late
+/// the API server shows its user the URL.
+pub const MUTATE_TIMEOUT_SECONDS: u32 = 10;
+/// The name of the condition under which the API server asks.
+const CONDITION: &str = "may-run-a-phase";
+/// Annotation of a sandbox that has forks: an admission has seen them. One without it was stored while none was asked.
+const ADMITTED: &str = "sluice.dev/admitted";
+/// The annotations of a sandbox that mean something to Sluice.
+const OWN_ANNOTATIONS: [&str; 3] = [LATEST, SKIP_PRE_DELETE, ADMITTED];
 pub(super) const SERVICE_PORT: u16 = 443;
 
 /// One of the two kinds of webhook configuration.
@@ -72,6 +79,7 @@ impl Kind {
                 {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": [names.namespace]},
             ]},
             "objectSelector": {},
+            "matchConditions": [{"name": CONDITION, "expression": asks()}],
         });
         let (path, rest) = match self {
             Self::Validating => (
@@ -106,6 +114,24 @@ impl Kind {
     }
 }
 
+/// Which updates the API server asks about, in CEL: those that a phase could run for or that could be refused. All others
+/// cost nothing, and work while no replica answers.
+///
+/// It names what it looks at and loops over nothing. An error refuses the update, and whoever could provoke one with a
+/// large object could keep it from ever being cleaned up.
+fn asks() -> String {
+    let annotations = OWN_ANNOTATIONS.map(|name| {
+        format!("object.metadata.?annotations[?'{name}'] != oldObject.metadata.?annotations[?'{name}'] || ")
+    });
+    format!(
+        "request.operation != 'UPDATE' || object.?spec != oldObject.?spec || \
+         (request.resource.resource == 'sandboxes' && !has(object.metadata.deletionTimestamp) && (\
+         object.metadata.?ownerReferences != oldObject.metadata.?ownerReferences || {}\
+         object.spec.?forks.orValue([]) != [] && !object.metadata.?annotations[?'{ADMITTED}'].hasValue()))",
+        annotations.concat()
+    )
+}
+
 fn rule(resource: &str, scope: &str, operations: &[&str]) -> Value {
     json!({
         "apiGroups": [GROUP],
@@ -124,7 +150,12 @@ pub fn ours(live: &Value, kind: Kind) -> Option<&Value> {
 /// Whether a field of ours is missing in `live` or says something else. Fields and webhooks of others do not count.
 pub fn differs(live: &Value, kind: Kind, desired: &Value) -> bool {
     let (Some(live_webhook), Some(desired)) = (ours(live, kind), desired.as_object()) else { return true };
-    registered_at(live).is_none() || desired.iter().any(|(field, value)| live_webhook.get(field) != Some(value))
+    let is_there = |(field, value): (&String, &Value)| match (field.as_str(), &live_webhook[field], value) {
+        // A list by name, to which an apply adds: those of others stay beside ours whatever is written.
+        ("matchConditions", Value::Array(live), Value::Array(own)) => own.iter().all(|one| live.contains(one)),
+        (_, live, value) => live == value,
+    };
+    registered_at(live).is_none() || !desired.iter().all(is_there)
 }
 
 /// Since when our webhook has been in the live configuration.

@@ -30,7 +30,8 @@ fn stored(kind: Kind, bundle: &str) -> Value {
     let mut object = apply_over(&empty(), kind, &kind.desired(&names(), bundle, &token()), now());
     object["metadata"]["generation"] = json!(2);
     object["metadata"]["annotations"]["meta.helm.sh/release-name"] = json!("sluice");
-    object["webhooks"][0]["matchConditions"] = json!([]);
+    let conditions = object["webhooks"][0]["matchConditions"].as_array_mut().unwrap();
+    conditions.push(json!({"name": "another", "expression": "true"}));
     object
 }
 
@@ -47,6 +48,7 @@ fn the_validating_webhook_says_what_the_design_says() {
                 "service": {"name": "sluice", "namespace": "sluice-system", "path": path(VALIDATE_PATH), "port": 443},
             },
             "failurePolicy": "Fail",
+            "matchConditions": [{"name": "may-run-a-phase", "expression": asks()}],
             "matchPolicy": "Equivalent",
             "namespaceSelector": {"matchExpressions": [
                 {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["sluice-system"]},
@@ -69,7 +71,7 @@ fn the_mutating_webhook_is_pure_quick_and_never_asked_on_delete() {
     let webhook = Kind::Mutating.desired(&names(), "PEM", &token());
     assert_eq!(webhook["name"], "default.sluice.dev");
     assert_eq!(webhook["sideEffects"], "None");
-    assert_eq!(webhook["timeoutSeconds"], 5);
+    assert_eq!(webhook["timeoutSeconds"], 10);
     assert_eq!(webhook["reinvocationPolicy"], "Never");
     assert_eq!(webhook["clientConfig"]["service"]["path"], path(MUTATE_PATH));
     assert_eq!(
@@ -89,6 +91,19 @@ fn both_are_what_the_api_server_knows_as_such() {
     let mutating = Kind::Mutating.desired(&names(), "PEM", &token());
     let typed: MutatingWebhook = serde_json::from_value(mutating.clone()).unwrap();
     assert_eq!(serde_json::to_value(typed).unwrap(), mutating);
+}
+
+#[test]
+fn what_is_asked_about_is_the_same_for_both_and_loops_over_nothing_that_a_user_writes() {
+    let of = |kind: Kind| kind.desired(&names(), "PEM", &token())["matchConditions"].clone();
+    assert_eq!(of(Kind::Validating), of(Kind::Mutating));
+    let asked = asks();
+    for annotation in ["sluice.dev/latest", "sluice.dev/skip-pre-delete", "sluice.dev/admitted"] {
+        assert!(asked.contains(&format!("[?'{annotation}']")), "{asked}");
+    }
+    for costly in ["all(", "exists", "filter(", "map(", "matches(", "split(", "startsWith("] {
+        assert!(!asked.contains(costly), "{costly} in {asked}");
+    }
 }
 
 #[test]
@@ -126,6 +141,9 @@ fn every_change_of_a_field_of_ours_differs() {
         narrowed["webhooks"][0]["namespaceSelector"]["matchExpressions"].as_array_mut().unwrap().push(more);
         assert!(differs(&narrowed, kind, &desired));
         assert!(differs(&stored(kind, "PEM"), kind, &kind.desired(&names(), "PEM", &Token::random())));
+        let mut weakened = stored(kind, "PEM");
+        weakened["webhooks"][0]["matchConditions"][0]["expression"] = json!("false");
+        assert!(differs(&weakened, kind, &desired));
         let mut unstamped = stored(kind, "PEM");
         unstamped["metadata"].as_object_mut().unwrap().remove("annotations");
         assert!(differs(&unstamped, kind, &desired));

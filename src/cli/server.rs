@@ -9,6 +9,7 @@ use crate::certs::token::keep::{self, Keeper};
 use crate::certs::webhook_config::{self, Webhooks as Registered};
 use crate::certs::{Names, Registration, Serving};
 use crate::controller::events::Recorder;
+use crate::controller::fork_outputs::SALT_SECRET;
 use crate::controller::{self, ControllerSettings};
 use crate::engine::replicas::{self, Identity, Replicas};
 use crate::engine::{Engine, EngineSettings, PodSettings, follow_replicas, follow_runs, follow_warm};
@@ -33,6 +34,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client, ResourceExt};
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -74,7 +76,10 @@ pub struct ServerArgs {
     /// The pull policy of that image
     #[arg(long)]
     image_pull_policy: Option<String>,
-    /// The namespaces that plugins may run in
+    /// The namespace that plugins run in which name none
+    #[arg(long)]
+    default_runner_namespace: String,
+    /// Further namespaces that plugins may run in; Sluice's own only where it is named
     #[arg(long, value_delimiter = ',')]
     runner_namespaces: Vec<String>,
     /// What `http` steps may call: HOST, *.DOMAIN, HOST:PORT or *.DOMAIN:PORT; nothing by default
@@ -98,6 +103,9 @@ pub struct ServerArgs {
     /// How many of them work with plugins that run in one namespace; 0 for no limit of its own
     #[arg(long, default_value_t = 0)]
     max_running_in_runner_namespace: usize,
+    /// How many of them are of sandboxes in one namespace; 0 for half of all
+    #[arg(long, default_value_t = 0)]
+    max_running_in_namespace: usize,
     /// How long an admitted change may take to be stored, in seconds
     #[arg(long, default_value_t = 40)]
     commit_grace_seconds: u64,
@@ -159,14 +167,16 @@ async fn serve(args: ServerArgs) -> anyhow::Result<ExitCode> {
         client.clone(),
         EngineSettings {
             namespace: args.namespace.clone(),
+            runner_namespaces: runner_namespaces(&args),
             http: Allowed::new(args.http_allowed_targets.clone()),
             limits: queue::Limits {
                 all: args.max_running,
                 runner_namespace: Some(args.max_running_in_runner_namespace).filter(|most| *most > 0),
+                namespace: Some(args.max_running_in_namespace).filter(|most| *most > 0),
             },
         },
         PodSettings {
-            own_namespace: args.namespace.clone(),
+            runner_namespace: args.default_runner_namespace.clone(),
             agent_image: args.image.clone(),
             image_pull_policy: args.image_pull_policy.clone(),
         },
@@ -184,9 +194,9 @@ async fn serve(args: ServerArgs) -> anyhow::Result<ExitCode> {
     tokio::spawn(follow_warm(engine.clone()));
     tokio::spawn(follow_plugins(client.clone(), plugins.clone(), plugins_synced));
     let alive = tokio::spawn({
-        let (client, namespace, identity, uid) =
-            (client.clone(), args.namespace.clone(), identity.clone(), args.pod_uid.clone());
-        async move { replicas::keep_alive(client, &namespace, &identity, uid).await }
+        let (client, namespace, engine, uid) =
+            (client.clone(), args.namespace.clone(), engine.clone(), args.pod_uid.clone());
+        async move { replicas::keep_alive(client, &namespace, &engine.replicas, uid).await }
     });
 
     let names = Names { service: args.service.clone(), namespace: args.namespace.clone() };
@@ -257,8 +267,6 @@ fn webhooks(
     metrics: &Arc<Metrics>,
     stop: &CancellationToken,
 ) -> Webhooks {
-    let mut namespaces: std::collections::BTreeSet<String> = args.runner_namespaces.iter().cloned().collect();
-    namespaces.insert(args.namespace.clone());
     let limits = Limits { held: args.max_held, held_in_all: args.max_held_in_all };
     Webhooks {
         sandboxes: Admission {
@@ -278,14 +286,21 @@ fn webhooks(
             plugins: plugins.clone(),
             allowed: RunnerLimits {
                 own_namespace: args.namespace.clone(),
-                namespaces,
+                default_namespace: args.default_runner_namespace.clone(),
+                namespaces: runner_namespaces(args),
                 own_service_account: args.service_account.clone(),
-                own_secrets: vec![SECRET.to_owned(), keep::SECRET.to_owned()],
+                own_secrets: [SECRET, keep::SECRET, SALT_SECRET].map(str::to_owned).to_vec(),
             },
         },
         metrics: metrics.clone(),
         room: Room::default(),
     }
+}
+
+/// Every namespace that plugins may run in.
+fn runner_namespaces(args: &ServerArgs) -> BTreeSet<String> {
+    let further = args.runner_namespaces.iter().filter(|namespace| !namespace.is_empty());
+    further.chain([&args.default_runner_namespace]).cloned().collect()
 }
 
 fn args_for_leader(args: &ServerArgs) -> (String, String, ControllerSettings) {

@@ -1,19 +1,16 @@
 //! Makes the forks of a sandbox real: writes what should be there, deletes what should not, tells whether it runs.
 
 use super::fork::{self, ForkError, Owner};
-use super::{Context, ControllerError};
+use super::{Context, ControllerError, fork_outputs};
 use crate::api::{Fork, ForkedKind, SandboxSpec, TargetRef, labels};
-use crate::engine::outputs::{self, Outputs};
-use crate::plan::check;
 use crate::plan::runs;
-use k8s_openapi::ByteString;
 use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::{Pod, Secret, Service};
+use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PropagationPolicy};
 use kube::{Api, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
-use std::collections::{BTreeMap, BTreeSet};
+use serde_json::Value;
+use std::collections::BTreeSet;
 
 /// What became of a sandbox's forks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,16 +28,12 @@ pub async fn reconcile(context: &Context, object: &Value, routing_key: &str) -> 
     let spec: SandboxSpec =
         serde::Deserialize::deserialize(&object["spec"]).map_err(ControllerError::shape("the sandbox's spec"))?;
     let uid = target.uid.clone().unwrap_or_default();
-    // Nobody can know this name before the sandbox is there, so no Secret of another's stands in its place.
-    let secret = labels::name(&format!("{}-outputs-{}", target.name, labels::short_hash(&uid)), 253);
+    let secret = fork_outputs::keep(context, &target, &spec, object).await?;
     let owner = Owner { name: &target.name, uid: &uid, namespace: &target.namespace, routing_key, outputs: &secret };
     let deployments: Api<Deployment> = Api::namespaced(context.client.clone(), &target.namespace);
     let services: Api<Service> = Api::namespaced(context.client.clone(), &target.namespace);
     let ours = ListParams::default().labels(&format!("{}={uid}", labels::SANDBOX_UID));
 
-    if wants_outputs(&spec) {
-        keep_outputs(context, &target, &spec, object, owner).await?;
-    }
     let mut wanted = BTreeSet::new();
     let mut waits = None;
     let mut invalid = None;
@@ -126,58 +119,8 @@ async fn objects(
         }));
     };
     let baseline = serde_json::to_value(baseline).map_err(ControllerError::shape("a Deployment"))?;
-    let key = |resource: &str, key: &str| output_key(context, sandbox, resource, key);
+    let key = |resource: &str, key: &str| fork_outputs::key(context, sandbox, resource, key);
     Ok(fork::objects(owner, fork, &baseline, services, &key))
-}
-
-fn wants_outputs(spec: &SandboxSpec) -> bool {
-    let envs = spec.forks.iter().filter_map(|fork| fork.customizations.as_ref()).flat_map(|c| &c.env);
-    envs.filter_map(|env| env.value_from.as_ref()).any(|from| from.resource.is_some())
-}
-
-/// Where an output that a fork asks for is in the Secret beside the sandbox.
-fn output_key(context: &Context, sandbox: &Value, resource: &str, key: &str) -> Option<String> {
-    let plugins = context.plugins.read().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let declared = runs::declared(sandbox).ok()?.into_iter().find(|r| r.name == resource)?;
-    let plugin = plugins.resolve(&declared.plugin, runs::latest(sandbox).get(resource).map(String::as_str)).ok()?;
-    let (step, output) = check::output_key(&plugin.spec, key).ok()?;
-    Some(outputs::secret_key(resource, &step, &output))
-}
-
-/// Puts the outputs that forks ask for, and no others, into a Secret beside the sandbox.
-async fn keep_outputs(
-    context: &Context,
-    target: &TargetRef,
-    spec: &SandboxSpec,
-    object: &Value,
-    owner: Owner<'_>,
-) -> Result<(), ControllerError> {
-    let runs = context.engine.index.of_target(target);
-    let known: Outputs = outputs::load(&context.client, context.engine.namespace(), &runs).await?;
-    let mut data: BTreeMap<String, ByteString> = BTreeMap::new();
-    let envs = spec.forks.iter().filter_map(|fork| fork.customizations.as_ref()).flat_map(|c| &c.env);
-    for wanted in envs.filter_map(|env| env.value_from.as_ref()).filter_map(|from| from.resource.as_ref()) {
-        let Some(key) = output_key(context, object, &wanted.name, &wanted.output_key) else { continue };
-        let mut parts = key.splitn(3, '.');
-        let (Some(resource), Some(step), Some(output)) = (parts.next(), parts.next(), parts.next()) else { continue };
-        if let Some(content) = known.get(resource, step, output) {
-            data.insert(key.clone(), ByteString(content.to_vec()));
-        }
-    }
-    let secret = json!({
-        "apiVersion": "v1", "kind": "Secret",
-        "metadata": {
-            "name": owner.outputs, "namespace": owner.namespace,
-            "labels": {labels::SANDBOX: labels::value(owner.name), labels::SANDBOX_UID: owner.uid},
-            "ownerReferences": [{"apiVersion": crate::api::API_VERSION, "kind": "Sandbox", "name": owner.name, "uid": owner.uid, "controller": true}],
-        },
-        "data": data,
-    });
-    Api::<Secret>::namespaced(context.client.clone(), owner.namespace)
-        .patch(owner.outputs, &PatchParams::apply(labels::MANAGER).force(), &Patch::Apply(&secret))
-        .await
-        .map_err(ControllerError::api("write the outputs that forks ask for"))?;
-    Ok(())
 }
 
 async fn prune(

@@ -2,13 +2,14 @@
 //!
 //! There may be tens of thousands of each, so what a reconcile needs beside it reads: that is as new as can be, too.
 
-use crate::api::{Sandbox, SandboxRecord, TargetRef};
+use crate::api::{Sandbox, SandboxRecord, TargetRef, origin};
 use crate::plan::key;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Resource;
 use kube::api::ObjectMeta;
 use serde::de::{Deserialize, Deserializer};
 use serde_json::Value;
+use std::collections::BTreeMap;
 
 /// A sandbox: which it is, and whether its spec is another.
 #[derive(Clone, Debug, serde::Deserialize, Resource)]
@@ -26,10 +27,17 @@ pub struct KeptSandbox {
 #[derive(Clone, Debug, serde::Deserialize, Resource)]
 #[resource(inherit = "SandboxRecord")]
 pub struct KeptRecord {
-    /// What identifies it, and no more.
-    #[serde(deserialize_with = "identity")]
+    /// What identifies it, and whether Sluice wrote it in this cluster.
+    #[serde(deserialize_with = "identity_and_origin")]
     pub metadata: ObjectMeta,
     pub spec: KeptRecordSpec,
+}
+
+impl KeptRecord {
+    /// Whether Sluice wrote it in this cluster, as far as it tells itself while its sandbox is gone.
+    pub fn is_own(&self) -> bool {
+        self.metadata.annotations.is_none()
+    }
 }
 
 #[derive(Clone, Debug, serde::Deserialize)]
@@ -64,6 +72,23 @@ fn identity<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D:
     let Identity { name, namespace, uid, resource_version, generation, deletion_timestamp } =
         Identity::deserialize(deserializer)?;
     Ok(ObjectMeta { name, namespace, uid, resource_version, generation, deletion_timestamp, ..ObjectMeta::default() })
+}
+
+/// [`identity`], and an annotation where the record is not one of this cluster.
+fn identity_and_origin<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
+    let metadata = ObjectMeta::deserialize(deserializer)?;
+    let annotations = (!origin::is_own_record(&metadata, false)).then(BTreeMap::new);
+    let ObjectMeta { name, namespace, uid, resource_version, generation, deletion_timestamp, .. } = metadata;
+    Ok(ObjectMeta {
+        name,
+        namespace,
+        uid,
+        resource_version,
+        generation,
+        deletion_timestamp,
+        annotations,
+        ..ObjectMeta::default()
+    })
 }
 
 fn hash<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {

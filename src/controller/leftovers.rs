@@ -14,9 +14,16 @@ use std::time::Duration;
 /// So long a run's executor has to delete its pods itself.
 const LEFT_AFTER: Duration = Duration::from_secs(20);
 
-/// Deletes the pods that runs have left.
+/// Deletes the pods that runs have left in the namespaces that plugins may run in.
 pub async fn sweep(context: &Context) -> Result<(), ControllerError> {
-    let pods: Api<Pod> = Api::all(context.client.clone());
+    for namespace in context.engine.runner_namespaces() {
+        sweep_in(context, namespace).await?;
+    }
+    Ok(())
+}
+
+async fn sweep_in(context: &Context, namespace: &str) -> Result<(), ControllerError> {
+    let pods: Api<Pod> = Api::namespaced(context.client.clone(), namespace);
     let of_runs = ListParams::default().labels(labels::RUN);
     let found = pods.list_metadata(&of_runs).await.map_err(ControllerError::api("list the pods of runs"))?;
     for pod in found.iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()) {
@@ -24,9 +31,8 @@ pub async fn sweep(context: &Context) -> Result<(), ControllerError> {
         let is_its = |run: &Arc<RunEntry>| is_of(&pod.metadata, &run.name, &run.id);
         let run = owners.filter_map(|owner| context.engine.index.get(&owner.name)).find(is_its);
         let Some(run) = run.filter(|run| is_left(run, Timestamp::now())) else { continue };
-        let of_namespace: Api<Pod> = Api::namespaced(context.client.clone(), &pod.namespace().unwrap_or_default());
         tracing::info!(pod = pod.name_any(), run = run.name, "deleting a pod that an ended run has left");
-        let deleted = delete_pod(&of_namespace, &pod.name_any()).await;
+        let deleted = delete_pod(&pods, &pod.name_any()).await;
         deleted.map_err(ControllerError::api("delete a pod that an ended run has left"))?;
     }
     Ok(())

@@ -4,6 +4,7 @@
 
 pub mod events;
 pub mod fork;
+pub mod fork_outputs;
 mod forks;
 mod history;
 mod kept;
@@ -51,6 +52,7 @@ pub struct Context {
     pub recorder: events::Recorder,
     sightings: sightings::Sightings,
     turns: turns::Turns,
+    salt: fork_outputs::Salt,
 }
 
 impl Context {
@@ -62,8 +64,8 @@ impl Context {
     ) -> Arc<Self> {
         let client = engine.client().clone();
         let recorder = events::Recorder::new(client.clone(), engine.replicas.own().pod.clone());
-        let (sightings, turns) = Default::default();
-        Arc::new(Self { client, engine, plugins, settings, validating_webhook, recorder, sightings, turns })
+        let (sightings, turns, salt) = Default::default();
+        Arc::new(Self { client, engine, plugins, settings, validating_webhook, recorder, sightings, turns, salt })
     }
 }
 
@@ -105,6 +107,10 @@ pub enum ControllerError {
     Api { what: &'static str, source: Box<kube::Error> },
     #[error(transparent)]
     Engine(#[from] crate::engine::EngineError),
+    #[error(
+        "Secret {secret} in Sluice's namespace is not what Sluice wrote: delete it, and forks with outputs roll once"
+    )]
+    Salt { secret: &'static str },
     #[error("{what} is not of the form that it should be")]
     Shape { what: &'static str, source: serde_json::Error },
     #[error("the post-phases cannot be planned")]
@@ -127,6 +133,7 @@ impl ControllerError {
             Self::Engine(_) => "engine",
             Self::Shape { .. } => "shape",
             Self::Plan(_) => "plan",
+            Self::Salt { .. } => "salt",
         }
     }
 }

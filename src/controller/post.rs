@@ -2,7 +2,9 @@
 
 use super::status::Progress;
 use super::{Context, ControllerError};
-use crate::api::{OwedPhases, Phase, PhaseRunSpec, RunState, SandboxRecord, SandboxRecordSpec, SandboxResource};
+use crate::api::{
+    OwedPhases, Phase, PhaseRunSpec, RunState, SandboxRecord, SandboxRecordSpec, SandboxResource, origin,
+};
 use crate::engine::life;
 use crate::engine::{Engine, Guard};
 use crate::plan::plugins::Plugins;
@@ -257,8 +259,9 @@ fn last_failure(context: &Context, record: &SandboxRecord) -> Progress {
     }
 }
 
-/// Writes a record, against the version that was read.
+/// Writes a record, against the version that was read. From its first write on it is told from a copy of it.
 pub async fn save(context: &Context, record: &mut SandboxRecord) -> Result<(), ControllerError> {
+    origin::seal(&mut record.metadata);
     let records: Api<SandboxRecord> = Api::all(context.client.clone());
     *record = records
         .replace(&record.name_any(), &PostParams::default(), record)

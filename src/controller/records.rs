@@ -2,7 +2,9 @@
 
 use super::kept::{KeptRecord, KeptSandbox};
 use super::{Context, ControllerError, RETRY_AFTER, RecordStore, forks, post, sandboxes_in, sweep, unseen};
-use crate::api::{Phase, PhaseRun, PhaseRunSpec, RunState, SandboxRecord, SandboxRecordSpec, TargetRef, labels};
+use crate::api::{
+    Phase, PhaseRun, PhaseRunSpec, RunState, SandboxRecord, SandboxRecordSpec, TargetRef, labels, origin,
+};
 use crate::engine::all;
 use crate::engine::index::RunEntry;
 use crate::engine::outputs;
@@ -20,6 +22,9 @@ use std::time::Duration;
 
 /// How often the pods of a gone sandbox's forks are looked for.
 const LOOK_FOR_PODS: Duration = Duration::from_millis(500);
+/// What is said of a record that is not of this cluster.
+const INERT: &str = "Sluice did not write this record in this cluster: it was restored from a backup, or created by hand. \
+    Nothing is done for it. Delete it when you do not need it any more.";
 /// Reconciles at once.
 const CONCURRENCY: u16 = 32;
 
@@ -80,6 +85,16 @@ async fn reconcile(record: Arc<KeptRecord>, context: Arc<Context>) -> Result<Act
 async fn reconcile_in_turn(record: &KeptRecord, context: &Context) -> Result<Action, ControllerError> {
     if uid_of(context, &record.spec.target).await? == record.spec.target.uid {
         return Ok(Action::await_change());
+    }
+    if !record.is_own() {
+        let records: Api<SandboxRecord> = Api::all(context.client.clone());
+        let found =
+            records.get_opt(&record.name_any()).await.map_err(ControllerError::api("read a sandbox's record"))?;
+        let Some(found) = found else { return Ok(Action::await_change()) };
+        if !origin::is_own_record(&found.metadata, false) {
+            mark_inert(context, found).await?;
+            return Ok(Action::await_change());
+        }
     }
     let target = record.spec.target.clone();
     let open = context.engine.index.of_target(&target).into_iter().find(|run| run.state.is_open());
@@ -149,7 +164,6 @@ pub(super) async fn remember(context: &Context, run: &RunEntry, uid: &str) -> Re
         object["metadata"]["generation"] = json!(1);
     }
     let target = TargetRef { uid: Some(uid.to_owned()), ..run.spec.target };
-    let labels = labels::of_target(&target);
     let spec = SandboxRecordSpec {
         target,
         routing_key: run.spec.routing_key.unwrap_or_else(new_routing_key),
@@ -160,12 +174,39 @@ pub(super) async fn remember(context: &Context, run: &RunEntry, uid: &str) -> Re
         left: Vec::new(),
         owed: None,
     };
-    let mut record = SandboxRecord::new(uid, spec);
-    record.metadata.labels = Some(labels);
+    let record = new(context, spec);
     match records.create(&PostParams::default(), &record).await {
         Ok(_) => Ok(()),
         Err(error) if crate::engine::is_status(&error, 409) => Ok(()),
         Err(error) => Err(ControllerError::api("write a sandbox's record")(error)),
+    }
+}
+
+/// A record that is written now. It is named after the UID of its target.
+pub(super) fn new(context: &Context, spec: SandboxRecordSpec) -> SandboxRecord {
+    let mut labels = labels::of_target(&spec.target);
+    labels.extend(origin::no_backup());
+    let mut record = SandboxRecord::new(&spec.target.uid.clone().unwrap_or_default(), spec);
+    record.metadata.labels = Some(labels);
+    record.metadata.annotations = Some(origin::written(context.engine.replicas.server_now()));
+    record
+}
+
+/// Says of a record that Sluice did not write it in this cluster, where it says nothing yet. What it owes is not run: it
+/// would be the last phases of a sandbox that is to be brought back, or of another cluster's.
+async fn mark_inert(context: &Context, mut record: SandboxRecord) -> Result<(), ControllerError> {
+    if record.annotations().contains_key(labels::INERT) {
+        return Ok(());
+    }
+    let (name, target) = (record.name_any(), record.spec.target.clone());
+    tracing::warn!(record = name, %target, "a record is inert: Sluice did not write it in this cluster");
+    record.annotations_mut().insert(labels::INERT.to_owned(), INERT.to_owned());
+    let records: Api<SandboxRecord> = Api::all(context.client.clone());
+    match records.replace(&name, &PostParams::default(), &record).await {
+        Ok(_) => Ok(()),
+        // What has become of it is news of its own.
+        Err(error) if crate::engine::is_status(&error, 404) || crate::engine::is_status(&error, 409) => Ok(()),
+        Err(error) => Err(ControllerError::api("mark a record")(error)),
     }
 }
 
@@ -179,7 +220,7 @@ pub(super) async fn uid_of(context: &Context, target: &TargetRef) -> Result<Opti
 /// What the sandbox's steps left is needed by nobody any more.
 async fn forget_outputs(context: &Context, record: &SandboxRecord) -> Result<(), ControllerError> {
     for run in context.engine.index.of_target(&record.spec.target).iter().filter(|run| !run.outputs.is_empty()) {
-        outputs::forget(&context.client, context.engine.namespace(), &run.name).await?;
+        outputs::forget(&context.client, context.engine.namespace(), &run.name, &run.left_outputs()).await?;
     }
     Ok(())
 }

@@ -27,6 +27,9 @@ const AT_ONCE: usize = 16;
 const TIDY_EVERY: Duration = Duration::from_secs(30);
 /// The pause before a failed undoing is tried again, times the number of its tries so far.
 const UNDO_PAUSE: Duration = Duration::from_secs(5);
+/// What is said of a run that is not of this cluster.
+const INERT: &str = "Sluice did not write this run in this cluster: it was restored from a backup, or created by hand. \
+    Nothing is done for it. Delete it when you do not need it any more.";
 /// Of runs that ended longer ago no event is written: another leader did it.
 const NEWS: Duration = Duration::from_secs(120);
 
@@ -51,6 +54,7 @@ pub async fn follow(context: Arc<Context>, sandboxes: SandboxStore, records: Rec
         });
         stream::iter(looks).for_each_concurrent(AT_ONCE, |look| look).await;
         tell(&context, &mut told).await;
+        mark_inert(&context).await;
         if tidied.elapsed() >= TIDY_EVERY {
             tidied = Instant::now();
             if let Err(error) = tidy(&context, &sandboxes, &records).await {
@@ -291,13 +295,36 @@ async fn tell(context: &Arc<Context>, told: &mut BTreeSet<(String, News)>) {
     told.retain(|(name, _)| context.engine.index.get(name).is_some_and(|run| news(&run, now).is_some()));
 }
 
+/// Says of each run that Sluice did not write in this cluster that nothing is done for it.
+async fn mark_inert(context: &Context) {
+    let runs: Api<PhaseRun> = Api::all(context.client.clone());
+    for run in context.engine.index.inert().into_iter().filter(|run| run.state != RunState::Inert) {
+        tracing::warn!(run = run.name, target = %run.target, "a run is inert: Sluice did not write it in this cluster");
+        let status = json!({"status": {"state": RunState::Inert, "message": INERT}});
+        match runs.patch_status(&run.name, &PatchParams::default(), &Patch::Merge(&status)).await {
+            Ok(marked) => drop(context.engine.index.observe(&marked)),
+            Err(error) if crate::engine::is_status(&error, 404) => {
+                context.engine.index.forget_inert(&run.name, Some(&run.id));
+            }
+            Err(error) => {
+                tracing::warn!(run = run.name, error = with_causes(&error), "an inert run could not be marked");
+            }
+        }
+    }
+}
+
 async fn tidy(context: &Arc<Context>, sandboxes: &SandboxStore, records: &RecordStore) -> Result<(), ControllerError> {
     let mut living: BTreeSet<String> = sandboxes.state().iter().filter_map(|s| s.uid()).collect();
     context.sightings.retain(|uid| living.contains(uid));
     living.extend(records.state().iter().map(|record| record.name_any()));
     let runs = context.engine.index.filter(|_| true);
     let settings = &context.settings;
-    let gone = history::superfluous(&runs, &living, settings.history_limit, settings.history_age, Timestamp::now());
+    let now = Timestamp::now();
+    let mut gone = history::superfluous(&runs, &living, settings.history_limit, settings.history_age, now);
+    let inert = context.engine.index.inert();
+    gone.extend(
+        inert.iter().filter(|run| life::since(run.created_at, now) > settings.history_age).map(|run| run.name.clone()),
+    );
     let api: Api<PhaseRun> = Api::all(context.client.clone());
     for name in gone {
         match api.delete(&name, &DeleteParams::default()).await {

@@ -3,9 +3,10 @@
 use super::forks::{self, Forks};
 use super::kept::KeptSandbox;
 use super::status::{self, Progress};
-use super::{Context, ControllerError, RETRY_AFTER, SandboxStore, post, sandboxes_in, sweep, unseen};
+use super::{Context, ControllerError, RETRY_AFTER, SandboxStore, post, records, sandboxes_in, sweep, unseen};
 use crate::api::{
     Phase, PhaseRun, PhaseRunSpec, SandboxRecord, SandboxRecordSpec, SandboxStatus, TargetRef, Ttl, TtlOffset, labels,
+    origin,
 };
 use crate::certs::webhook_spec;
 use crate::engine::all;
@@ -89,6 +90,10 @@ async fn reconcile(object: Arc<KeptSandbox>, context: Arc<Context>) -> Result<Ac
 }
 
 async fn reconcile_in_turn(kept: &KeptSandbox, context: &Context) -> Result<Action, ControllerError> {
+    if context.engine.is_closed(&kept.namespace().unwrap_or_default()) {
+        // No admission lets one in; it came while none was asked. Its author may be nobody who may read what is there.
+        return Ok(Action::await_change());
+    }
     let uid = kept.metadata.uid.as_deref().unwrap_or_default();
     let records: Api<SandboxRecord> = Api::all(context.client.clone());
     // The record first: it never tells of a newer sandbox than the one that is then looked at, and where there is none
@@ -118,6 +123,9 @@ async fn reconcile_in_turn(kept: &KeptSandbox, context: &Context) -> Result<Acti
         None
     };
     let (progress, after) = post::advance(context, &mut record, forks == Forks::Ready, false).await?;
+    if !origin::is_sealed(&record.metadata) {
+        post::save(context, &mut record).await?;
+    }
     let last = told.as_ref().unwrap_or(&object);
     let written = write_status(context, last, &target, &record, &forks, &progress).await?;
     // A newer generation brings a reconcile of its own; somebody who labels a sandbox again and again must not keep its
@@ -161,6 +169,8 @@ async fn record(
             unseen::take_in(context, &mut record.spec, unseen::generation(&snapshot)).await?;
             unseen::note(&mut record.spec, snapshot);
             post::save(context, &mut record).await?;
+        } else if !origin::is_sealed(&record.metadata) {
+            post::save(context, &mut record).await?;
         }
         return Ok(record);
     }
@@ -199,17 +209,16 @@ async fn record(
         owed: None,
     };
     let name = target.uid.as_deref().unwrap_or_default();
-    let records: Api<SandboxRecord> = Api::all(context.client.clone());
-    let mut record = SandboxRecord::new(name, spec);
-    record.metadata.labels = Some(labels::of_target(target));
-    let record = match records.create(&PostParams::default(), &record).await {
+    let api: Api<SandboxRecord> = Api::all(context.client.clone());
+    let record = records::new(context, spec);
+    let record = match api.create(&PostParams::default(), &record).await {
         Ok(record) => {
             // Its pre-create is committed now.
             context.engine.index.nudge();
             record
         }
         Err(error) if crate::engine::is_status(&error, 409) => {
-            records.get(name).await.map_err(ControllerError::api("read a sandbox's record"))?
+            api.get(name).await.map_err(ControllerError::api("read a sandbox's record"))?
         }
         Err(error) => return Err(ControllerError::api("write a sandbox's record")(error)),
     };

@@ -46,7 +46,6 @@ struct Trouble {
 
 /// Keeps the pods for as long as the future is polled. `plugins` tells of every change of a plugin.
 pub async fn keep(context: Arc<Context>, mut plugins: watch::Receiver<bool>) {
-    context.engine.warm.synced().await;
     let mut changes = context.engine.warm.changes();
     let mut troubles: BTreeMap<Wanted, Trouble> = BTreeMap::new();
     loop {
@@ -63,7 +62,9 @@ pub async fn keep(context: Arc<Context>, mut plugins: watch::Receiver<bool>) {
 
 /// Makes and deletes what is to be; tells after which time to look again.
 async fn reconcile(context: &Context, troubles: &mut BTreeMap<Wanted, Trouble>) -> Duration {
-    let keeping = keepings(context, troubles).await;
+    let mut keeping = keepings(context, troubles).await;
+    // Where it is not known yet what waits, nothing is missing; the first list is news.
+    keeping.retain(|keeping| context.engine.warm.is_synced(&keeping.wanted.namespace));
     let wanted: Vec<Wanted> = keeping.iter().map(|keeping| keeping.wanted.clone()).collect();
     troubles.retain(|of, _| of.template.is_empty() || wanted.contains(of));
     let pods = context.engine.warm.all();
@@ -249,7 +250,7 @@ mod tests {
     use super::*;
 
     fn settings() -> PodSettings {
-        PodSettings { own_namespace: "sluice".into(), agent_image: "sluice:1".into(), image_pull_policy: None }
+        PodSettings { runner_namespace: "sluice".into(), agent_image: "sluice:1".into(), image_pull_policy: None }
     }
 
     fn kept(yaml: &str) -> Option<Wanted> {

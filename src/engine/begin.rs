@@ -2,10 +2,10 @@
 //!
 //! Knows nothing of steps; [`execute`](super::execute) does.
 
-use super::guard::{self, Guard};
+use super::guard::Guard;
 use super::life;
 use super::{Engine, EngineError, execute, is_status, name_of, run_labels, script};
-use crate::api::{PhaseRun, PhaseRunSpec, RunState, labels};
+use crate::api::{PhaseRun, PhaseRunSpec, RunState, labels, origin};
 use crate::engine::index::RunEntry;
 use crate::plan::message::with_causes;
 use k8s_openapi::jiff::Timestamp;
@@ -47,7 +47,9 @@ impl Engine {
         }
         let mut run = PhaseRun::new(&name, spec);
         run.metadata.labels = Some(run_labels(&run.spec));
-        run.metadata.annotations = Some([(labels::BEGUN_BY.to_owned(), self.replicas.own().to_string())].into());
+        let mut annotations = origin::written(self.replicas.server_now());
+        annotations.insert(labels::BEGUN_BY.to_owned(), self.replicas.own().to_string());
+        run.metadata.annotations = Some(annotations);
         let (tell, told) = oneshot::channel();
         self.launch(run, guard, tell);
         match told.await {
@@ -62,8 +64,7 @@ impl Engine {
         let engine = self.clone();
         self.tasks.spawn(async move {
             let name = run.name_any();
-            let written = engine.runs().create(&PostParams::default(), &run).await;
-            let run = match written {
+            let run = match engine.write_down(&run).await {
                 Ok(run) => run,
                 Err(error) => {
                     engine.at_work().remove(&name);
@@ -72,6 +73,12 @@ impl Engine {
                 }
             };
             let entry = engine.index.observe(&run);
+            if entry.is_inert {
+                tracing::warn!(run = name, "a run is taken back: the API server took too long to write it");
+                engine.withdraw(&entry).await;
+                engine.at_work().remove(&name);
+                return;
+            }
             let _ = tell.send(Ok(entry.clone()));
             match guard {
                 Some(guard) if !engine.may_begin(&entry, &guard).await => engine.withdraw(&entry).await,
@@ -79,6 +86,29 @@ impl Engine {
             }
             engine.at_work().remove(&name);
         });
+    }
+
+    /// Writes a run down. One of its name that is not of this cluster is nobody's, and makes room.
+    async fn write_down(&self, run: &PhaseRun) -> Result<PhaseRun, kube::Error> {
+        let written = self.runs().create(&PostParams::default(), run).await;
+        let Err(error) = &written else { return written };
+        if !is_status(error, 409) {
+            return written;
+        }
+        let name = run.name_any();
+        let Some(found) = self.runs().get_opt(&name).await? else { return written };
+        if !self.index.observe(&found).is_inert {
+            return written;
+        }
+        let this = Preconditions { uid: found.uid(), resource_version: None };
+        let deleted = self.runs().delete(&name, &DeleteParams::default().preconditions(this)).await;
+        if let Err(error) = deleted
+            && !is_status(&error, 404)
+        {
+            return Err(error);
+        }
+        self.index.forget_inert(&name, found.uid().as_deref());
+        self.runs().create(&PostParams::default(), run).await
     }
 
     /// A run that somebody else wrote.
@@ -117,9 +147,9 @@ impl Engine {
         if !self.is_orphan(&entry) {
             return Ok(());
         }
-        if entry.executor.is_none() && guard::is_guarded(&entry) {
-            // Its writer is gone, and none of its steps has begun. Whether it could begin now, nobody knows who does
-            // not know its change; the leader writes what is owed anew.
+        if entry.executor.is_none() {
+            // Its writer is gone, or never wrote it: a run that was restored from a backup looks like this one. None of
+            // its steps has begun, and who promised it writes it anew.
             self.withdraw(&entry).await;
             return Ok(());
         }
@@ -193,7 +223,7 @@ impl Engine {
         if let Err(error) = self.undo(run).await {
             tracing::warn!(run = %run.name_any(), error = with_causes(&error), "undoing a run begins later");
         }
-        if let Err(error) = script::delete_pods(&self.client, run, &self.settings.namespace).await {
+        if let Err(error) = script::delete_pods(&self.client, run, &self.pods).await {
             tracing::warn!(run = %run.name_any(), error = with_causes(&error), "the pods of an ended run stay for now");
         }
     }

@@ -2,13 +2,15 @@
 
 use super::life::{self, Asker};
 use crate::api::{
-    Admitted, FailurePolicy, ObjectRef, Phase, PhaseRun, RunResource, RunState, StepState, TargetRef, labels,
+    Admitted, FailurePolicy, ObjectRef, Phase, PhaseRun, RunResource, RunState, StepState, TargetRef, labels, origin,
 };
 use crate::plan::key;
 use crate::plan::queue::Use;
+use crate::plan::runs::PlannedRun;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -65,6 +67,8 @@ pub struct RunEntry {
     pub ignorable: bool,
     /// The plugins that an open run works with.
     pub uses: Vec<Use>,
+    /// Whether Sluice did not write it in this cluster, so that nothing is done for it.
+    pub is_inert: bool,
 }
 
 impl RunEntry {
@@ -76,6 +80,20 @@ impl RunEntry {
     /// Whether the run is of the object with this UID, or may be.
     pub fn may_be_of(&self, uid: &str) -> bool {
         self.target.uid.as_deref() == Some(uid) || self.admissions().any(|a| a.uid == uid)
+    }
+
+    /// Whether the run is of this planned phase of this change, and not of another that has the same key: whoever could
+    /// make two such changes would pass the phase of one with the other.
+    pub fn is_of(&self, planned: &PlannedRun) -> bool {
+        let target = &planned.target;
+        let is_same = |one: &TargetRef| {
+            (&one.api_version, &one.kind, &one.namespace, &one.name)
+                == (&target.api_version, &target.kind, &target.namespace, &target.name)
+        };
+        // As in the key: the UID of a create is another in each attempt, and a deletion is one whatever the spec.
+        let is_same_object = planned.phase == Phase::PreCreate || self.target.uid == target.uid;
+        let is_same_spec = self.removes_target || *self.spec_hash == *key::hash(&planned.object["spec"]);
+        self.phase == Some(planned.phase) && is_same(&self.target) && is_same_object && is_same_spec
     }
 
     /// Whether nothing is left to do for it: it ended, its change is stored or given up, and what it did is undone
@@ -97,6 +115,26 @@ impl RunEntry {
     /// How long its steps took; none before they have ended.
     pub fn took(&self) -> Option<Duration> {
         self.finished_at.map(|finished| life::since(self.started_at, finished))
+    }
+
+    /// The resources and steps that have left outputs.
+    pub fn left_outputs(&self) -> BTreeSet<(String, String)> {
+        self.outputs.iter().map(|(resource, step, _)| (resource.clone(), step.clone())).collect()
+    }
+
+    /// Whether what its steps left is of the object as it is stored at `generation`: not of a change that is still on
+    /// its way, was refused, or is undone.
+    pub fn is_of_stored(&self, generation: i64) -> bool {
+        let is_pre = self.phase.is_some_and(Phase::is_pre);
+        match self.state {
+            _ if self.compensates.is_some() => false,
+            RunState::Pending | RunState::Running | RunState::Abandoned | RunState::Compensated | RunState::Inert => {
+                false
+            }
+            _ if self.awaits_commit() => self.admissions().any(|admitted| admitted.generation <= generation),
+            RunState::Failed => !is_pre,
+            RunState::Succeeded | RunState::Committed => true,
+        }
     }
 
     /// Takes what is the same in another run of the target from there.
@@ -140,6 +178,7 @@ impl From<&PhaseRun> for RunEntry {
             let step = format!("{}/{}", status.steps[at].resource, status.steps[at].step);
             Box::new((step, at + 1, status.steps.len()))
         });
+        let has_begun = status.executor.is_some() || status.state != RunState::default();
         let steps = || status.steps.iter();
         let failing = steps().filter(|s| s.has_failed()).map(|s| &s.resource);
         let ignorable = failing.clone().next().is_some()
@@ -186,6 +225,7 @@ impl From<&PhaseRun> for RunEntry {
                 .flat_map(|s| s.applied.iter().map(|o| (s.resource.clone(), s.step.clone(), o.clone())))
                 .collect(),
             ignorable,
+            is_inert: status.state == RunState::Inert || !origin::is_own_run(&run.metadata, has_begun),
             uses: if status.state.is_open() { run.spec.resources.iter().map(uses).collect() } else { Vec::new() },
         }
     }
@@ -197,5 +237,39 @@ pub fn uses(resource: &RunResource) -> Use {
         plugin: resource.plugin.split('.').next().unwrap_or_default().to_owned(),
         namespace: resource.runner.namespace.clone().unwrap_or_default(),
         most: resource.max_running.map(|most| most as usize),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    fn run(phase: Phase, state: RunState, admitted: Option<i64>) -> RunEntry {
+        let admitted = admitted.map(|generation| Admitted { generation, ..Admitted::default() });
+        RunEntry { phase: Some(phase), state, admitted, ..RunEntry::default() }
+    }
+
+    #[rstest]
+    #[case::stored(Phase::PreUpdate, RunState::Committed, Some(2), true)]
+    #[case::stored_but_not_yet_marked(Phase::PreUpdate, RunState::Succeeded, Some(3), true)]
+    #[case::first_stored_this_moment(Phase::PreCreate, RunState::Succeeded, Some(1), true)]
+    #[case::on_its_way(Phase::PreUpdate, RunState::Succeeded, Some(4), false)]
+    #[case::not_let_through(Phase::PreUpdate, RunState::Succeeded, None, false)]
+    #[case::at_work(Phase::PreUpdate, RunState::Running, None, false)]
+    #[case::refused(Phase::PreUpdate, RunState::Failed, None, false)]
+    #[case::given_up(Phase::PreUpdate, RunState::Abandoned, Some(4), false)]
+    #[case::undone(Phase::PreUpdate, RunState::Compensated, Some(4), false)]
+    #[case::after_it(Phase::PostUpdate, RunState::Succeeded, None, true)]
+    #[case::after_it_in_vain(Phase::PostUpdate, RunState::Failed, None, true)]
+    fn a_fork_is_given_outputs_of_what_is_stored_alone(
+        #[case] phase: Phase,
+        #[case] state: RunState,
+        #[case] admitted: Option<i64>,
+        #[case] expected: bool,
+    ) {
+        assert_eq!(run(phase, state, admitted).is_of_stored(3), expected);
+        let undo = RunEntry { compensates: Some("r".into()), ..run(phase, state, admitted) };
+        assert!(!undo.is_of_stored(3));
     }
 }

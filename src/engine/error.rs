@@ -9,6 +9,8 @@ pub enum EngineError {
     Api { what: &'static str, source: Box<kube::Error> },
     #[error("run {run} is gone on with by another replica")]
     Lost { run: String },
+    #[error("run {run} has the key of this change, but is of another: change the sandbox's spec a little and retry")]
+    OtherChange { run: String },
     #[error("this cannot happen to run {run} as it is")]
     Refused { run: String, source: Refusal },
 }
@@ -23,7 +25,7 @@ impl EngineError {
         match self {
             Self::Api { source, .. } => is_status(source, 409),
             Self::Refused { .. } => true,
-            Self::Lost { .. } => false,
+            Self::Lost { .. } | Self::OtherChange { .. } => false,
         }
     }
 }

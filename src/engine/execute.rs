@@ -238,7 +238,12 @@ impl Execution {
         }
         life.write_into(&mut self.status);
         for run in undo::useless_outputs(&self.run.name_any(), &self.run.spec, &self.status, before.ignorable) {
-            outputs::forget(&self.engine.client, &self.engine.settings.namespace, &run).await?;
+            let steps = if run == self.run.name_any() {
+                outputs::leaving(&self.run.spec)
+            } else {
+                self.engine.index.get(&run).map(|entry| entry.left_outputs()).unwrap_or_default()
+            };
+            outputs::forget(&self.engine.client, &self.engine.settings.namespace, &run, &steps).await?;
         }
         self.save().await
     }

@@ -2,14 +2,14 @@
 //!
 //! Two processes that write a run each and then look cannot both overlook the other's; two that look and then write can.
 
-use super::life::{self, Role, Stored};
+use super::life::{self, Stored};
 use super::{Engine, EngineError};
-use crate::api::{Phase, SandboxRecord, TargetRef, labels};
+use crate::api::{SandboxRecord, TargetRef, labels, origin};
 use crate::engine::index::RunEntry;
 use crate::plan::message::with_causes;
 use k8s_openapi::jiff::Timestamp;
 use kube::Api;
-use kube::api::{DynamicObject, ListParams};
+use kube::api::{DynamicObject, ListParams, ObjectMeta};
 use std::time::Duration;
 
 /// How long a new run waits to be shown by this process's own watch.
@@ -28,15 +28,6 @@ pub enum Guard {
     /// Of the last phases of a target that is gone: whatever else was begun for it has ended. Whoever began a
     /// pre-phase without knowing that the target was gone wrote it down before.
     Deletion,
-}
-
-/// Whether runs of this kind are begun with a guard, so that none may go on with one which its writer has not begun.
-pub(super) fn is_guarded(run: &RunEntry) -> bool {
-    match Role::of(run) {
-        Role::Pre | Role::Deletion => true,
-        Role::Post => run.phase == Some(Phase::PostDelete),
-        Role::Undo => false,
-    }
 }
 
 impl Engine {
@@ -68,16 +59,22 @@ impl Engine {
         }
     }
 
-    /// Whether what a change is to change is still there, and what it is to create is not. A request may have been held
-    /// up on its way for as long as other changes take.
+    /// Whether what a change is to change is stored as the request shows it, and what it is to create is not there. A
+    /// request may have been held up on its way for as long as other changes take; and a review that somebody forged
+    /// must not run a phase of what is not so.
     async fn is_as_asked(&self, target: &TargetRef, stored: Option<&Stored>) -> Result<bool, EngineError> {
         match stored {
-            Some(stored) => Ok(self.uid_of(target).await?.as_ref() == Some(&stored.uid)),
+            Some(stored) => Ok(self.stored_now(target).await?.is_some_and(|live| stored.is_still(&live))),
             None => {
                 let (uid, has_record) = tokio::try_join!(self.uid_of(target), self.has_record(target))?;
                 Ok(uid.is_none() && !has_record)
             }
         }
+    }
+
+    /// What the API server has under a target's name now.
+    pub async fn stored_now(&self, target: &TargetRef) -> Result<Option<Stored>, EngineError> {
+        Ok(self.live(target).await?.as_ref().map(Stored::of))
     }
 
     /// The UID of what the API server has under a target's name now.
@@ -107,6 +104,9 @@ impl Engine {
         };
         let found = tokio::try_join!(records.list_metadata(&cached), by_uid);
         let (listed, by_uid) = found.map_err(EngineError::api("look for a record of the target's name"))?;
-        Ok(by_uid.is_some() || !listed.items.is_empty())
+        // One that was restored from a backup stands in nobody's way: the sandbox that comes back has another UID.
+        let is_own = |metadata: &ObjectMeta| origin::is_own_record(metadata, false);
+        let mut records = by_uid.iter().chain(&listed.items);
+        Ok(records.any(|record| is_own(&record.metadata)))
     }
 }

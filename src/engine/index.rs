@@ -26,6 +26,8 @@ struct Entries {
     /// The UIDs of runs that were deleted last: several watches and reads tell of a run, and one that is late must not
     /// bring it back.
     gone: VecDeque<String>,
+    /// Runs that are not of this cluster, by name. Nothing else is known of them, so nothing is ever done for them.
+    inert: BTreeMap<String, Arc<RunEntry>>,
     /// How long work of a kind took when it was done last.
     took: HashMap<u64, VecDeque<Duration>>,
 }
@@ -58,6 +60,12 @@ impl RunIndex {
             if entries.gone.contains(&entry.id) {
                 return Arc::new(entry);
             }
+            if entry.is_inert {
+                let entry = Arc::new(entry);
+                entries.inert.insert(entry.name.clone(), entry.clone());
+                return entry;
+            }
+            entries.inert.remove(&entry.name);
             // Several watches tell the same.
             if let Some(Named(known)) = entries.by_name.get(entry.name.as_str())
                 && (known.version > entry.version || **known == entry)
@@ -95,6 +103,7 @@ impl RunIndex {
     /// Takes in that the watch has shown a run's deletion.
     pub fn forget_watched(&self, run: &PhaseRun) {
         let name = run.name_any();
+        self.forget_inert(&name, run.metadata.uid.as_deref());
         if self.get(&name).is_some_and(|known| run.metadata.uid.as_ref().is_none_or(|uid| *uid == known.id)) {
             self.forget(&name);
         }
@@ -144,6 +153,19 @@ impl RunIndex {
         }
     }
 
+    /// The runs that are not of this cluster.
+    pub fn inert(&self) -> Vec<Arc<RunEntry>> {
+        self.entries.read().unwrap_or_else(PoisonError::into_inner).inert.values().cloned().collect()
+    }
+
+    /// Forgets a run that is not of this cluster and was deleted.
+    pub fn forget_inert(&self, name: &str, uid: Option<&str>) {
+        let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
+        if entries.inert.get(name).is_some_and(|known| uid.is_none_or(|uid| uid == known.id)) {
+            entries.inert.remove(name);
+        }
+    }
+
     fn take_out(&self, name: &str) -> Option<Arc<RunEntry>> {
         let entry = {
             let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
@@ -158,7 +180,8 @@ impl RunIndex {
     /// Forgets every run that a fresh list no longer has.
     pub fn retain(&self, listed: &BTreeSet<String>) {
         let gone: Vec<String> = {
-            let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
+            let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
+            entries.inert.retain(|name, _| listed.contains(name));
             entries.by_name.iter().map(|run| &run.0.name).filter(|name| !listed.contains(*name)).cloned().collect()
         };
         // One of them may have been written after the list, and come by the watch.

@@ -112,3 +112,58 @@ fn a_failure_is_settled_when_what_it_did_is_undone_or_given_up_to_be() {
     let abandoned = RunEntry { state: RunState::Abandoned, ..(*failed).clone() };
     assert!(!index.is_settled(&abandoned), "that it is undone is still to be written down");
 }
+
+fn restored(name: &str) -> PhaseRun {
+    let mut run = run(name, 1, "7", RunState::Pending);
+    let written: BTreeMap<_, _> = crate::api::origin::written("2026-01-01T00:00:00Z".parse().unwrap());
+    run.metadata.annotations = Some(written);
+    run.metadata.uid = Some("restored".into());
+    run.metadata.creation_timestamp = serde_json::from_value(json!("2026-01-02T00:00:00Z")).unwrap();
+    run
+}
+
+#[test]
+fn t16_nothing_is_known_of_a_run_that_was_restored_but_that_it_is_there() {
+    let index = RunIndex::default();
+    index.observe(&restored("r-1"));
+    assert!(index.get("r-1").is_none() && index.latest("k").is_none() && index.open().is_empty());
+    assert!(index.unsettled().is_empty() && index.of_name("shop", "x").is_empty());
+    assert_eq!(index.inert()[0].name, "r-1");
+    index.forget_watched(&restored("r-1"));
+    assert!(index.inert().is_empty());
+}
+
+#[test]
+fn t16_a_run_that_was_restored_with_its_status_is_inert_too() {
+    let index = RunIndex::default();
+    let mut run = restored("r-1");
+    run.status =
+        Some(PhaseRunStatus { state: RunState::Running, executor: Some("gone/1".into()), ..PhaseRunStatus::default() });
+    index.observe(&run);
+    assert!(index.open().is_empty() && index.inert().len() == 1);
+}
+
+#[test]
+fn t06_a_run_with_the_key_of_another_change_is_not_joined() {
+    let planned = |spec: serde_json::Value| crate::plan::runs::PlannedRun {
+        phase: Phase::PreCreate,
+        key: "k".into(),
+        target: TargetRef { namespace: "shop".into(), name: "x".into(), ..TargetRef::default() },
+        timeout_seconds: 1,
+        resources: vec![],
+        object: json!({"spec": spec}),
+        old_object: None,
+    };
+    let mut run = run("r-1", 1, "1", RunState::Succeeded);
+    run.spec.object = json!({"spec": {"params": "good"}});
+    let entry = RunIndex::default().observe(&run);
+    assert!(entry.is_of(&planned(json!({"params": "good"}))));
+    assert!(!entry.is_of(&planned(json!({"params": "evil"}))));
+    let elsewhere = |namespace: &str, name: &str| {
+        let target = TargetRef { namespace: namespace.into(), name: name.into(), ..TargetRef::default() };
+        crate::plan::runs::PlannedRun { target, ..planned(json!({"params": "good"})) }
+    };
+    assert!(!entry.is_of(&elsewhere("shop", "y")) && !entry.is_of(&elsewhere("other", "x")));
+    let later = crate::plan::runs::PlannedRun { phase: Phase::PreUpdate, ..planned(json!({"params": "good"})) };
+    assert!(!entry.is_of(&later));
+}

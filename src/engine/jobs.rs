@@ -6,7 +6,7 @@ use super::execute::Execution;
 use super::impersonate::ServiceAccount;
 use super::objects::Objects;
 use super::outputs::{Keeper, Outputs};
-use super::{Engine, delete, http, inputs, values, wait};
+use super::{Engine, delete, http, inputs, pod_template, values, wait};
 use crate::api::{Http, ObjectRef, RunResource, Step, TargetRef, Wait};
 use crate::plan::expression::Expression;
 use crate::plan::kinds;
@@ -224,7 +224,7 @@ impl Execution {
         Actor {
             engine: self.engine.clone(),
             account: ServiceAccount {
-                namespace: runner.namespace.clone().unwrap_or_else(|| self.engine.settings.namespace.clone()),
+                namespace: pod_template::namespace(runner, &self.engine.pods).to_owned(),
                 name: runner.service_account_name.clone().unwrap_or_else(|| "default".to_owned()),
             },
             target: self.run.spec.target.clone(),

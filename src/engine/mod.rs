@@ -42,7 +42,7 @@ pub use warm::follow_warm;
 pub use watch::{all, follow_replicas, follow_runs};
 pub use whose::is_of;
 
-use crate::api::{ObjectRef, PhaseRun, PhaseRunSpec, labels};
+use crate::api::{ObjectRef, PhaseRun, PhaseRunSpec, labels, origin};
 use crate::plan::http::Allowed;
 use crate::plan::key;
 use crate::plan::queue::Limits;
@@ -59,8 +59,10 @@ use tokio_util::task::TaskTracker;
 /// What the engine is told at start.
 #[derive(Clone, Debug)]
 pub struct EngineSettings {
-    /// Sluice's own namespace: outputs are kept there, and pods run there unless a plugin names another.
+    /// Sluice's own namespace, where outputs are kept.
     pub namespace: String,
+    /// The namespaces that plugins may run in: pods of Sluice's are looked for in no other.
+    pub runner_namespaces: BTreeSet<String>,
     /// What `http` steps may call.
     pub http: Allowed,
     /// How many runs may be at work at once.
@@ -120,6 +122,16 @@ impl Engine {
 
     pub fn namespace(&self) -> &str {
         &self.settings.namespace
+    }
+
+    /// The namespaces that plugins may run in.
+    pub fn runner_namespaces(&self) -> &BTreeSet<String> {
+        &self.settings.runner_namespaces
+    }
+
+    /// Whether sandboxes have no place in a namespace: a fork there would be a copy of what Sluice or a plugin works with.
+    pub fn is_closed(&self, namespace: &str) -> bool {
+        namespace == self.settings.namespace || self.settings.runner_namespaces.contains(namespace)
     }
 
     /// What `http` steps may call.
@@ -207,5 +219,6 @@ pub fn name_of(spec: &PhaseRunSpec) -> String {
 fn run_labels(spec: &PhaseRunSpec) -> BTreeMap<String, String> {
     let mut all = labels::of_target(&spec.target);
     all.insert(labels::PHASE.to_owned(), spec.phase.slug().to_owned());
+    all.extend(origin::no_backup());
     all
 }

@@ -28,7 +28,9 @@ impl Outcomes {
             RunState::Committed => &self.committed,
             RunState::Abandoned => &self.abandoned,
             RunState::Compensated => &self.compensated,
-            RunState::Pending | RunState::Running | RunState::Succeeded | RunState::Failed => return,
+            RunState::Pending | RunState::Running | RunState::Succeeded | RunState::Failed | RunState::Inert => {
+                return;
+            }
         };
         counter.fetch_add(1, Ordering::Relaxed);
     }
@@ -94,7 +96,8 @@ impl Engine {
         let is_useless = undo.is_none() && run.spec.phase != Phase::PreDelete;
         self.transition(entry, &event(undo)).await?;
         if is_useless {
-            outputs::forget(&self.client, &self.settings.namespace, &entry.name).await?;
+            let steps = outputs::leaving(&run.spec);
+            outputs::forget(&self.client, &self.settings.namespace, &entry.name, &steps).await?;
         }
         match self.read(&entry.name).await? {
             Some(run) => self.undo(&run).await,
@@ -134,7 +137,7 @@ impl Engine {
     }
 
     /// What is stored under a target's name now, whatever its kind.
-    async fn live(&self, target: &TargetRef) -> Result<Option<Value>, EngineError> {
+    pub(super) async fn live(&self, target: &TargetRef) -> Result<Option<Value>, EngineError> {
         let what = "read the target of a run";
         let (kind, _) =
             self.kinds.find(&self.client, &target.api_version, &target.kind).await.map_err(EngineError::api(what))?;

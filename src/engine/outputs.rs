@@ -6,17 +6,20 @@
 use super::error::{EngineError, StepError, is_status};
 use super::index::RunEntry;
 use super::masking;
-use crate::api::{Step, labels};
+use crate::api::{PhaseRunSpec, RunResource, Step, labels};
 use crate::plan::order;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use kube::api::{DeleteParams, ListParams, ObjectMeta, Patch, PatchParams};
-use kube::{Api, Client, ResourceExt};
+use kube::api::{DeleteParams, ObjectMeta, PostParams};
+use kube::{Api, Client};
 use serde_json::{Value, json};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+
+/// So often a Secret of an earlier execution may stand in the place of a new one.
+const REPLACED: usize = 3;
 
 /// Resource, step, output.
 pub type OutputName = (String, String, String);
@@ -121,25 +124,55 @@ impl Keeper {
                 ..ObjectMeta::default()
             },
             data: Some(outputs.iter().map(|(name, content)| (key(name), ByteString(content.clone()))).collect()),
+            immutable: Some(true),
             ..Secret::default()
         };
-        let params = PatchParams::apply(labels::MANAGER).force();
-        let kept = secrets.patch(&name, &params, &Patch::Apply(&secret)).await;
-        kept.map(|_| ()).map_err(StepError::api("the step's outputs could not be kept in a Secret"))
+        self.write(&secrets, &name, &secret)
+            .await
+            .map_err(StepError::api("the step's outputs could not be kept in a Secret"))
+    }
+
+    /// Makes the Secret; one of an earlier execution of the step gives way, for nobody was told of it. No Secret is ever
+    /// changed, so Sluice needs no right to.
+    async fn write(&self, secrets: &Api<Secret>, name: &str, secret: &Secret) -> Result<(), kube::Error> {
+        let params = PostParams { field_manager: Some(labels::MANAGER.to_owned()), ..PostParams::default() };
+        for _ in 0..REPLACED {
+            match secrets.create(&params, secret).await {
+                Err(error) if is_status(&error, 409) => delete(secrets, name).await?,
+                done => return done.map(drop),
+            }
+        }
+        secrets.create(&params, secret).await.map(drop)
     }
 }
 
-/// Deletes what a run left.
-pub async fn forget(client: &Client, namespace: &str, run: &str) -> Result<(), EngineError> {
+async fn delete(secrets: &Api<Secret>, name: &str) -> Result<(), kube::Error> {
+    match secrets.delete(name, &DeleteParams::default()).await {
+        Err(error) if !is_status(&error, 404) => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// The resources and steps of a run that may leave outputs.
+pub fn leaving(run: &PhaseRunSpec) -> BTreeSet<(String, String)> {
+    let leaves = |resource: &RunResource| {
+        let steps = resource.steps.iter().filter(|step| !step.outputs.is_empty());
+        steps.map(|step| (resource.name.clone(), step.name.clone())).collect::<Vec<_>>()
+    };
+    run.resources.iter().flat_map(leaves).collect()
+}
+
+/// Deletes what these steps of a run left, by name: to find it would take the right to read every Secret here.
+pub async fn forget(
+    client: &Client,
+    namespace: &str,
+    run: &str,
+    steps: &BTreeSet<(String, String)>,
+) -> Result<(), EngineError> {
     let secrets: Api<Secret> = Api::namespaced(client.clone(), namespace);
-    let of_run = ListParams::default().labels(&format!("{}={}", labels::RUN, labels::value(run)));
-    let found = secrets.list_metadata(&of_run).await.map_err(EngineError::api("list the outputs of a run"))?;
-    for secret in found {
-        match secrets.delete(&secret.name_any(), &DeleteParams::default()).await {
-            Ok(_) => {}
-            Err(error) if is_status(&error, 404) => {}
-            Err(error) => return Err(EngineError::api("delete the outputs that nobody needs any more")(error)),
-        }
+    for (resource, step) in steps {
+        let deleted = delete(&secrets, &secret_name(run, resource, step)).await;
+        deleted.map_err(EngineError::api("delete the outputs that nobody needs any more"))?;
     }
     Ok(())
 }
@@ -176,6 +209,17 @@ pub fn seen_by(own: &RunEntry, runs: Vec<Arc<RunEntry>>) -> Vec<Arc<RunEntry>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_run_may_have_left_is_found_by_the_steps_that_declare_outputs() {
+        let steps = json!([{"name": "make", "outputs": [{"name": "o"}]}, {"name": "tidy"}]);
+        let run = json!({
+            "key": "k", "attempt": 1, "phase": "PreCreate", "target": {"apiVersion": "v", "kind": "K", "namespace": "n", "name": "x"},
+            "timeoutSeconds": 1, "object": {}, "resources": [{"name": "db", "plugin": "p", "steps": steps}],
+        });
+        let run: PhaseRunSpec = serde_json::from_value(run).unwrap();
+        assert_eq!(leaving(&run), [("db".to_owned(), "make".to_owned())].into());
+    }
 
     #[test]
     fn a_run_that_goes_on_sees_its_own_outputs_and_none_of_a_later_run() {

@@ -38,8 +38,8 @@ pub enum TemplateError {
 /// What pods are made of beside their runner.
 #[derive(Clone, Debug)]
 pub struct PodSettings {
-    /// Sluice's own namespace, where pods run whose plugin names none.
-    pub own_namespace: String,
+    /// Where pods run whose plugin names no namespace.
+    pub runner_namespace: String,
     /// The image that brings the agent: Sluice's own.
     pub agent_image: String,
     pub image_pull_policy: Option<String>,
@@ -78,7 +78,7 @@ impl Assignment<'_> {
 
 /// The namespace of a runner's pods.
 pub fn namespace<'a>(runner: &'a Runner, settings: &'a PodSettings) -> &'a str {
-    runner.namespace.as_deref().unwrap_or(&settings.own_namespace)
+    runner.namespace.as_deref().unwrap_or(&settings.runner_namespace)
 }
 
 /// The template of the pods of a resource: for all of its steps, or for one where each has a pod of its own.
@@ -244,7 +244,7 @@ mod tests {
     use rstest::rstest;
 
     fn settings() -> PodSettings {
-        PodSettings { own_namespace: "sluice".into(), agent_image: "sluice:1".into(), image_pull_policy: None }
+        PodSettings { runner_namespace: "sluice".into(), agent_image: "sluice:1".into(), image_pull_policy: None }
     }
 
     fn resource(paths: &[&str]) -> RunResource {

@@ -159,7 +159,7 @@ mod tests {
     use crate::api::{PhaseRun, PhaseRunSpec, TargetRef};
 
     fn queue(all: usize) -> Queue {
-        Queue::new(Limits { all, runner_namespace: None })
+        Queue::new(Limits { all, runner_namespace: None, namespace: Some(all) })
     }
 
     fn written(index: &RunIndex, name: &str, namespace: &str) {

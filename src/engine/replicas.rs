@@ -7,10 +7,11 @@ use super::error::EngineError;
 use crate::plan::message::with_causes;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, OwnerReference};
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams};
 use kube::{Api, Client, ResourceExt};
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -21,6 +22,8 @@ pub const GONE_AFTER: Duration = Duration::from_secs(8);
 /// Whoever has heard its own renewal within this time has heard of all others' within [`GONE_AFTER`]. Else its own ears
 /// are closed: the API server is away, or the process itself was stopped and has only now gone on.
 const DEAF_AFTER: Duration = GONE_AFTER.saturating_sub(RENEW_EVERY);
+/// Clocks that differ by less count as the same.
+const CLOCK_TOLERANCE: Duration = Duration::from_secs(5);
 /// The label that these Leases carry, so that they can be watched alone.
 pub const COMPONENT: &str = "sluice.dev/replica";
 
@@ -63,15 +66,41 @@ pub struct Replicas {
     started: Instant,
     seen: RwLock<HashMap<String, Seen>>,
     heard: RwLock<Option<Heard>>,
+    /// How far the API server's clock is ahead of this process's, in milliseconds.
+    ahead: AtomicI64,
 }
 
 impl Replicas {
     pub fn new(own: Identity) -> Self {
-        Self { own, started: Instant::now(), seen: RwLock::default(), heard: RwLock::default() }
+        Self {
+            own,
+            started: Instant::now(),
+            seen: RwLock::default(),
+            heard: RwLock::default(),
+            ahead: AtomicI64::new(0),
+        }
     }
 
     pub fn own(&self) -> &Identity {
         &self.own
+    }
+
+    /// The time by the API server's clock, as far as the last renewal told: to the second.
+    pub fn server_now(&self) -> Timestamp {
+        let now = Timestamp::now();
+        now.checked_add(SignedDuration::from_millis(self.ahead.load(Ordering::Relaxed))).unwrap_or(now)
+    }
+
+    /// Learns the API server's clock from the answer to a write that was sent at `sent`: it notes when each manager
+    /// wrote last.
+    fn note_clock(&self, written: &ObjectMeta, sent: Timestamp) {
+        let times = written.managed_fields.iter().flatten();
+        let own = times.filter(|entry| entry.manager.as_deref() == Some(crate::api::labels::MANAGER));
+        let Some(at) = own.filter_map(|entry| entry.time.as_ref()).map(|time| time.0).max() else { return };
+        // Seconds are cut off there.
+        let ahead = (at - sent).total(k8s_openapi::jiff::Unit::Millisecond).unwrap_or_default();
+        let ahead = if ahead.abs() <= CLOCK_TOLERANCE.as_millis() as f64 { 0 } else { ahead as i64 };
+        self.ahead.store(ahead, Ordering::Relaxed);
     }
 
     pub fn observe(&self, lease: &Lease) {
@@ -138,16 +167,18 @@ pub fn lease_name(pod: &str) -> String {
 }
 
 /// Renews this process's Lease for as long as the future is polled.
-pub async fn keep_alive(client: Client, namespace: &str, own: &Identity, pod_uid: Option<String>) {
+pub async fn keep_alive(client: Client, namespace: &str, replicas: &Replicas, pod_uid: Option<String>) {
+    let own = replicas.own();
     let leases: Api<Lease> = Api::namespaced(client, namespace);
     let (name, params) = (lease_name(&own.pod), PatchParams::apply(crate::api::labels::MANAGER).force());
     let mut ticks = tokio::time::interval(RENEW_EVERY);
     loop {
         ticks.tick().await;
+        let sent = Timestamp::now();
         let lease = Patch::Apply(lease(own, pod_uid.clone()));
         let renew = leases.patch(&name, &params, &lease);
         match tokio::time::timeout(RENEW_EVERY, renew).await {
-            Ok(Ok(_)) => {}
+            Ok(Ok(renewed)) => replicas.note_clock(&renewed.metadata, sent),
             Ok(Err(error)) => {
                 tracing::warn!(error = with_causes(&error), "the replica's lease was not renewed");
             }
@@ -193,6 +224,21 @@ fn lease(own: &Identity, pod_uid: Option<String>) -> Lease {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_clock_of_the_api_server_is_learnt_from_what_it_writes() {
+        let replicas = Replicas::new(Identity::new("a", "1"));
+        let sent = Timestamp::now();
+        let written = |at: Timestamp| -> ObjectMeta {
+            let fields = serde_json::json!([{"manager": "sluice", "time": at.to_string()}]);
+            serde_json::from_value(serde_json::json!({"managedFields": fields})).unwrap()
+        };
+        let difference = |replicas: &Replicas| (replicas.server_now() - Timestamp::now()).get_seconds();
+        replicas.note_clock(&written(sent - Duration::from_secs(1)), sent);
+        assert_eq!(difference(&replicas), 0, "seconds are cut off");
+        replicas.note_clock(&written(sent + Duration::from_secs(300)), sent);
+        assert!((299..=300).contains(&difference(&replicas)), "{}", difference(&replicas));
+    }
 
     #[test]
     fn a_restarted_container_knows_that_its_predecessor_is_gone() {

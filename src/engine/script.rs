@@ -2,6 +2,7 @@
 
 use super::Engine;
 use super::error::{EngineError, StepError, is_status};
+use super::pod_template::{self, PodSettings};
 use super::step_pod::StepPod;
 use super::whose::belongs_to;
 use crate::agent::protocol::{RunStep, StepId, StepResult};
@@ -91,13 +92,13 @@ pub async fn delete_pod(pods: &Api<Pod>, name: &str) -> Result<(), kube::Error> 
 }
 
 /// Deletes every pod of an ended run.
-pub async fn delete_pods(client: &Client, run: &PhaseRun, own_namespace: &str) -> Result<(), EngineError> {
+pub async fn delete_pods(client: &Client, run: &PhaseRun, settings: &PodSettings) -> Result<(), EngineError> {
     let mut namespaces: Vec<&str> = run
         .spec
         .resources
         .iter()
         .filter(|resource| resource.steps.iter().any(|step| step.script.is_some()))
-        .map(|resource| resource.runner.namespace.as_deref().unwrap_or(own_namespace))
+        .map(|resource| pod_template::namespace(&resource.runner, settings))
         .collect();
     namespaces.sort_unstable();
     namespaces.dedup();

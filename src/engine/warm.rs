@@ -9,6 +9,7 @@ use crate::api::labels;
 use crate::plan::message::with_causes;
 use crate::plan::pod::{self, PodState};
 use crate::plan::warm::LIFE_SECONDS;
+use futures::future::join_all;
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::Timestamp;
@@ -18,16 +19,18 @@ use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, ResourceExt};
 use rand::seq::IteratorRandom;
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
 
-/// What this replica knows of the pods that wait, in every namespace.
+/// What this replica knows of the pods that wait, in the namespaces that plugins may run in. What carries the label of
+/// such a pod elsewhere is anybody's.
 #[derive(Default)]
 pub struct WarmPods {
     pods: Mutex<BTreeMap<(String, String), Pod>>,
     changes: watch::Sender<u64>,
-    synced: watch::Sender<bool>,
+    /// The namespaces whose pods that wait are all known.
+    synced: Mutex<BTreeSet<String>>,
 }
 
 impl WarmPods {
@@ -80,15 +83,18 @@ impl WarmPods {
         self.changes.subscribe()
     }
 
-    /// Waits until every pod that waits is known.
-    pub async fn synced(&self) {
-        // The sender lives as long as this does.
-        let _ = self.synced.subscribe().wait_for(|synced| *synced).await;
+    /// Whether every pod that waits in a namespace is known.
+    pub fn is_synced(&self, namespace: &str) -> bool {
+        self.synced.lock().unwrap_or_else(PoisonError::into_inner).contains(namespace)
     }
 
-    fn replace(&self, pods: BTreeMap<(String, String), Pod>) {
-        *self.known() = pods;
-        self.synced.send_replace(true);
+    /// These are all that wait in a namespace.
+    fn replace(&self, namespace: &str, listed: BTreeMap<(String, String), Pod>) {
+        let mut pods = self.known();
+        pods.retain(|(of, _), _| of != namespace);
+        pods.extend(listed);
+        drop(pods);
+        self.synced.lock().unwrap_or_else(PoisonError::into_inner).insert(namespace.to_owned());
         self.tell();
     }
 
@@ -160,9 +166,13 @@ fn assigning(pod: &Pod, to: &Assignment<'_>, now: Timestamp) -> Value {
     Value::Array(operations)
 }
 
-/// Follows the pods that wait, for as long as the future is polled.
+/// Follows the pods that wait in the namespaces that plugins may run in, for as long as the future is polled.
 pub async fn follow_warm(engine: Arc<Engine>) {
-    let pods: Api<Pod> = Api::all(engine.client.clone());
+    join_all(engine.runner_namespaces().iter().map(|namespace| follow_warm_in(&engine, namespace))).await;
+}
+
+async fn follow_warm_in(engine: &Engine, namespace: &str) {
+    let pods: Api<Pod> = Api::namespaced(engine.client.clone(), namespace);
     let config = watcher::Config::default().labels(labels::WARM_OF);
     let mut events = watcher(pods, config).default_backoff().boxed();
     let mut listed = BTreeMap::new();
@@ -170,12 +180,16 @@ pub async fn follow_warm(engine: Arc<Engine>) {
         match events.try_next().await {
             Ok(Some(Event::Init)) => listed.clear(),
             Ok(Some(Event::InitApply(pod))) => drop(listed.insert(key(&pod), pod)),
-            Ok(Some(Event::InitDone)) => engine.warm.replace(std::mem::take(&mut listed)),
+            Ok(Some(Event::InitDone)) => engine.warm.replace(namespace, std::mem::take(&mut listed)),
             Ok(Some(Event::Apply(pod))) => engine.warm.observe(pod),
             Ok(Some(Event::Delete(pod))) => engine.warm.forget(&pod),
             Ok(None) => return,
             Err(error) => {
-                tracing::warn!(error = with_causes(&error), "the watch of pods that wait broke and is made again");
+                tracing::warn!(
+                    namespace,
+                    error = with_causes(&error),
+                    "the watch of pods that wait broke and is made again"
+                );
             }
         }
     }
@@ -231,6 +245,16 @@ mod tests {
         old.status.as_mut().unwrap().start_time = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(started));
         warm.observe(old);
         assert!(warm.take(("p", "n"), "t", &to(&target)).is_none());
+    }
+
+    #[test]
+    fn t13_what_waits_in_one_namespace_says_nothing_of_another() {
+        let warm = WarmPods::default();
+        warm.observe(pod("a", 1, true));
+        warm.replace("other", BTreeMap::new());
+        assert_eq!((warm.is_synced("other"), warm.is_synced("n"), warm.all().len()), (true, false, 1));
+        warm.replace("n", BTreeMap::new());
+        assert!(warm.is_synced("n") && warm.all().is_empty());
     }
 
     #[test]

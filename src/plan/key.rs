@@ -4,7 +4,11 @@ use crate::api::{Phase, RunResource, TargetRef};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-/// 16 hexadecimal digits that are the same for every attempt at the same change and for no other.
+/// How many bytes of a SHA-256 digest identify something. Whoever writes specs must not be able to find two with one
+/// key: with 64 bits that took five minutes on one core, with 128 bits it takes 2^64 tries.
+const BYTES: usize = 16;
+
+/// 32 hexadecimal digits that are the same for every attempt at the same change and for no other.
 ///
 /// Of the object only the spec counts: neither the UID of a create nor anything that the API server or a client may
 /// fill in differently on the next attempt. An update and a delete are of one object, so its UID counts there.
@@ -26,7 +30,8 @@ pub fn key(phase: Phase, target: &TargetRef, object: &Value, deletes: bool, reso
 /// What tells runs apart that do other work, whatever their target and its spec.
 pub fn work(phase: Phase, resources: &[RunResource]) -> u64 {
     let workflows: Vec<_> = resources.iter().map(|r| json!({"plugin": r.plugin, "steps": r.steps})).collect();
-    u64::from_str_radix(&hash(&json!({"phase": phase, "resources": workflows})), 16).unwrap_or_default()
+    // Nobody gains from two kinds of work with one number: it tells how long they usually take.
+    u64::from_str_radix(&hash(&json!({"phase": phase, "resources": workflows}))[..16], 16).unwrap_or_default()
 }
 
 /// The key of the run that undoes `run`.
@@ -34,16 +39,16 @@ pub fn of_undo(run: &str) -> String {
     hash(&json!({"undo": run}))
 }
 
-/// The name of a run: `pre-create-5f0c1a9be2d47c30-1`.
+/// The name of a run: `pre-create-5f0c1a9be2d47c305f0c1a9be2d47c30-1`.
 pub fn run_name(phase: Phase, key: &str, attempt: u32) -> String {
     format!("{phase}-{key}-{attempt}")
 }
 
-/// 16 digits over a JSON value; the order of an object's fields does not count.
+/// 32 digits over a JSON value; the order of an object's fields does not count.
 pub fn hash(value: &Value) -> String {
     let mut digest = Sha256::new();
     feed(&mut digest, value);
-    digest.finalize()[..8].iter().map(|b| format!("{b:02x}")).collect()
+    digest.finalize()[..BYTES].iter().map(|b| format!("{b:02x}")).collect()
 }
 
 fn feed(digest: &mut Sha256, value: &Value) {
@@ -117,6 +122,14 @@ mod tests {
         let of = |object, deletes| key(Phase::PreDelete, &target("1"), object, deletes, &[]);
         assert_eq!(of(&a, true), of(&b, true));
         assert_ne!(of(&a, false), of(&b, false), "a resource may leave, join and leave again");
+    }
+
+    #[test]
+    fn t06_a_key_has_128_bits_and_so_has_the_hash_of_a_spec() {
+        let key = key(Phase::PreCreate, &target("1"), &json!({"spec": {}}), false, &[]);
+        assert!(key.len() == 32 && key.bytes().all(|b| b.is_ascii_hexdigit()), "{key}");
+        assert_eq!(hash(&json!({"a": 1})).len(), 32);
+        assert!(run_name(Phase::PreCreate, &key, 10).len() <= 63, "a label's value");
     }
 
     #[test]

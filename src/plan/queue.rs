@@ -9,6 +9,14 @@ pub struct Limits {
     pub all: usize,
     /// With a plugin that runs in one namespace; none for no limit of its own.
     pub runner_namespace: Option<usize>,
+    /// For the sandboxes of one namespace; none for its [`share`] of all.
+    pub namespace: Option<usize>,
+}
+
+/// What the sandboxes of one namespace may have of room for `most`: half of it. A run that is at work is never stopped
+/// for another, so what is left must be free before the others come.
+pub const fn share(most: usize) -> usize {
+    most.div_ceil(2)
 }
 
 /// A plugin that a run works with.
@@ -35,7 +43,8 @@ pub struct Candidate<'a> {
 }
 
 /// The runs that wait and whose turn it is, in that order: the namespace with the fewest runs at work comes first, and of
-/// one namespace the run that was written first. A run that must wait for its plugin keeps none of another back.
+/// one namespace the run that was written first. A run that must wait for its plugin keeps none of another back, and no
+/// namespace gets more than its share of anything that is bounded, though nobody else waits.
 pub fn turns<'a>(open: &[Candidate<'a>], limits: &Limits) -> Vec<&'a str> {
     let mut at_work = AtWork::default();
     open.iter().filter(|run| run.is_at_work).for_each(|run| at_work.add(run));
@@ -56,8 +65,29 @@ pub fn turns<'a>(open: &[Candidate<'a>], limits: &Limits) -> Vec<&'a str> {
 struct AtWork<'a> {
     all: usize,
     namespaces: HashMap<&'a str, usize>,
-    plugins: HashMap<&'a str, usize>,
-    runner_namespaces: HashMap<&'a str, usize>,
+    plugins: Counts<'a>,
+    runner_namespaces: Counts<'a>,
+}
+
+/// How many runs work with something, by its name: of all namespaces, and of each.
+#[derive(Default)]
+struct Counts<'a> {
+    of_all: HashMap<&'a str, usize>,
+    of_namespace: HashMap<(&'a str, &'a str), usize>,
+}
+
+impl<'a> Counts<'a> {
+    fn add(&mut self, what: &'a str, namespace: &'a str) {
+        *self.of_all.entry(what).or_default() += 1;
+        *self.of_namespace.entry((what, namespace)).or_default() += 1;
+    }
+
+    fn has_room(&self, what: &str, namespace: &str, most: Option<usize>) -> bool {
+        let Some(most) = most else { return true };
+        let all = self.of_all.get(what).copied().unwrap_or_default();
+        let own = self.of_namespace.get(&(what, namespace)).copied().unwrap_or_default();
+        all < most && own < share(most)
+    }
 }
 
 impl<'a> AtWork<'a> {
@@ -65,10 +95,10 @@ impl<'a> AtWork<'a> {
         self.all += 1;
         *self.namespaces.entry(run.namespace).or_default() += 1;
         for plugin in distinct(run.uses, |one| &one.plugin) {
-            *self.plugins.entry(plugin).or_default() += 1;
+            self.plugins.add(plugin, run.namespace);
         }
         for namespace in distinct(run.uses, |one| &one.namespace) {
-            *self.runner_namespaces.entry(namespace).or_default() += 1;
+            self.runner_namespaces.add(namespace, run.namespace);
         }
     }
 
@@ -77,13 +107,12 @@ impl<'a> AtWork<'a> {
     }
 
     fn has_room(&self, run: &Candidate<'_>, limits: &Limits) -> bool {
-        run.uses.iter().all(|one| {
-            let below = |most: Option<usize>, counts: &HashMap<&str, usize>, name: &str| {
-                most.is_none_or(|most| counts.get(name).copied().unwrap_or_default() < most)
-            };
-            below(one.most, &self.plugins, &one.plugin)
-                && below(limits.runner_namespace, &self.runner_namespaces, &one.namespace)
-        })
+        let own = limits.namespace.unwrap_or(share(limits.all));
+        self.of_namespace(run.namespace) < own
+            && run.uses.iter().all(|one| {
+                self.plugins.has_room(&one.plugin, run.namespace, one.most)
+                    && self.runner_namespaces.has_room(&one.namespace, run.namespace, limits.runner_namespace)
+            })
     }
 }
 
@@ -101,6 +130,10 @@ mod tests {
 
     /// `NAMESPACE/NAME[*] PLUGIN…`: `*` is at work, `PLUGIN:2` may be used by two at once; each runs in `in-PLUGIN`.
     fn turns_of(runs: &[&str], all: usize, runner_namespace: Option<usize>) -> Vec<String> {
+        turns_with(runs, all, runner_namespace, Some(all))
+    }
+
+    fn turns_with(runs: &[&str], all: usize, runner_namespace: Option<usize>, namespace: Option<usize>) -> Vec<String> {
         let uses = |words: &str| -> Vec<Use> {
             let one = |word: &str| {
                 let (plugin, most) = word.split_once(':').map_or((word, None), |(p, m)| (p, m.parse().ok()));
@@ -126,7 +159,7 @@ mod tests {
                 is_at_work: *is_at_work,
             })
             .collect();
-        turns(&candidates, &Limits { all, runner_namespace }).into_iter().map(str::to_owned).collect()
+        turns(&candidates, &Limits { all, runner_namespace, namespace }).into_iter().map(str::to_owned).collect()
     }
 
     #[rstest]
@@ -143,6 +176,29 @@ mod tests {
     #[test]
     fn a_runner_namespace_has_a_limit_of_its_own() {
         assert_eq!(turns_of(&["a/1* db", "a/2 db", "b/1 queue", "b/2 queue"], 9, Some(1)), ["b/1"]);
+    }
+
+    #[rstest]
+    #[case::half_of_all(&["a/1*", "a/2*", "a/3"], 4, None, &[])]
+    #[case::the_other_half_is_there(&["a/1*", "a/2*", "a/3", "b/1"], 4, None, &["b/1"])]
+    #[case::though_it_asks_for_all_at_once(&["a/1", "a/2", "a/3", "a/4"], 4, None, &["a/1", "a/2"])]
+    #[case::one_at_least(&["a/1", "a/2"], 1, None, &["a/1"])]
+    #[case::of_a_plugin_too(&["a/1* db:4", "a/2* db:4", "a/3 db:4", "b/1 db:4"], 99, None, &["b/1"])]
+    #[case::of_a_plugin_that_works_for_one(&["a/1 db:1", "b/1 db:1"], 99, None, &["a/1"])]
+    #[case::as_the_admin_says(&["a/1*", "a/2*", "a/3"], 4, Some(3), &["a/3"])]
+    fn t10_no_namespace_gets_more_than_its_share(
+        #[case] runs: &[&str],
+        #[case] all: usize,
+        #[case] namespace: Option<usize>,
+        #[case] expected: &[&str],
+    ) {
+        assert_eq!(turns_with(runs, all, None, namespace), expected);
+    }
+
+    #[test]
+    fn t10_no_namespace_gets_more_than_its_share_of_a_runner_namespace() {
+        let runs = ["a/1* db", "a/2 db", "b/1 db"];
+        assert_eq!(turns_with(&runs, 99, Some(2), None), ["b/1"]);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use super::hold::{Holder, Outcome, Requester, Wish};
 use super::review::{Answer, Audit, Operation, Request};
 use super::rights::{self, Right, Rights};
+use super::trail::Trail;
 use super::waits::{self, SHORTEST, Waits};
 use crate::api::{Phase, ResourcePlugin, labels};
 use crate::controller::events::Recorder;
@@ -12,7 +13,7 @@ use crate::engine::{Engine, EngineError};
 use crate::plan::plugins::Plugins;
 use crate::plan::runs::{self, Change, PlannedRun, Side};
 use crate::plan::timing::{self, Waiting};
-use crate::plan::{check, key, message, room};
+use crate::plan::{check, message, room};
 use kube::Api;
 use kube::api::ListParams;
 use std::sync::atomic::Ordering;
@@ -57,12 +58,12 @@ pub(super) type Judged<T> = Result<T, Answer>;
 impl Admission {
     /// Answers a review of a sandbox; `deadline` is when the answer must leave.
     pub async fn sandbox(&self, request: &Request, deadline: Instant) -> Answer {
-        match self.judge(request, deadline).await {
-            Ok(answer) | Err(answer) => answer,
-        }
+        let mut trail = Trail::default();
+        let judged = self.judge(request, deadline, &mut trail).await;
+        trail.onto(judged.unwrap_or_else(|answer| answer))
     }
 
-    async fn judge(&self, request: &Request, deadline: Instant) -> Judged<Answer> {
+    async fn judge(&self, request: &Request, deadline: Instant, trail: &mut Trail) -> Judged<Answer> {
         let (old, new) = (&request.old_object, &request.object);
         let change = match request.operation {
             Operation::Create => Change::Create { new },
@@ -70,14 +71,23 @@ impl Admission {
             Operation::Delete => Change::Delete { old },
             Operation::Other => return Ok(Answer::allow()),
         };
+        if matches!(change, Change::Create { .. } | Change::Update { .. })
+            && new["metadata"]["deletionTimestamp"].is_null()
+            && self.engine.is_closed(&request.namespace)
+        {
+            let namespace = &request.namespace;
+            return Err(Answer::forbid(format!(
+                "no sandbox may be in namespace {namespace:?}, where plugins run: make it where the workloads are that it forks"
+            )));
+        }
         if let Some(right) = rights::needed_to_skip(old, new) {
-            self.require(request, &right, deadline).await?;
+            self.require(request, &right, deadline, trail).await?;
         }
         if !change.counts(Side::Pre) {
             // What is being deleted runs no pre-phase, but its spec still says what its post-delete runs, and as whom.
             if request.operation == Operation::Update && old["spec"] != new["spec"] {
                 self.plan(change)?;
-                self.check_rights(request, deadline).await?;
+                self.check_rights(request, deadline, trail).await?;
             }
             return Ok(Answer::allow());
         }
@@ -90,7 +100,7 @@ impl Admission {
             }
         };
         if !matches!(change, Change::Delete { .. }) {
-            self.check_rights(request, deadline).await?;
+            self.check_rights(request, deadline, trail).await?;
         }
         if request.dry_run == Some(true) {
             return Ok(Answer::warn(planned.iter().map(would_run).collect()));
@@ -132,7 +142,7 @@ impl Admission {
                 let (target, planned) = (planned.target.clone(), planned.clone());
                 let admits = (keys.len() == 1).then_some((uid, generation));
                 let wish = Wish { planned, request: &requester, keys: &keys, admits, seat: seat.as_ref(), deadline };
-                match self.pass(wish).await? {
+                match self.pass(wish, trail).await? {
                     Passed::On { run, admitted, warning } => {
                         passed.push((run, admitted));
                         warnings.extend(warning);
@@ -141,7 +151,7 @@ impl Admission {
                     // What was quicker has its turn first.
                     Passed::Overtaken => {
                         if let Some(stored) = &requester.stored {
-                            self.refuse_gone(&target, stored, deadline).await?;
+                            self.refuse_outdated(&target, stored, deadline).await?;
                         }
                         continue 'change;
                     }
@@ -168,7 +178,7 @@ impl Admission {
         Answer::Allow {
             warnings: vec![warning],
             patch: Vec::new(),
-            audit: Some(Audit { key: "pre-delete-skipped", value: note }),
+            audit: vec![Audit { key: "pre-delete-skipped", value: note }],
         }
     }
 
@@ -214,7 +224,7 @@ impl Admission {
         }
     }
 
-    async fn check_rights(&self, request: &Request, deadline: Instant) -> Judged<()> {
+    async fn check_rights(&self, request: &Request, deadline: Instant, trail: &mut Trail) -> Judged<()> {
         let needed = {
             let plugins = self.plugins.read().unwrap_or_else(std::sync::PoisonError::into_inner);
             let latest = runs::latest(&request.object);
@@ -225,16 +235,17 @@ impl Admission {
             })
         };
         for right in needed {
-            self.require(request, &right, deadline).await?;
+            self.require(request, &right, deadline, trail).await?;
         }
         Ok(())
     }
 
     /// Refuses a request whose user lacks a right.
-    async fn require(&self, request: &Request, right: &Right, deadline: Instant) -> Judged<()> {
+    async fn require(&self, request: &Request, right: &Right, deadline: Instant, trail: &mut Trail) -> Judged<()> {
         match tokio::time::timeout_at(deadline, self.rights.has(&request.user_info, right)).await {
             Ok(Ok(true)) => Ok(()),
             Ok(Ok(false)) => {
+                trail.lacks(right);
                 let refusal = right.refusal(&request.user_info.username);
                 Err(Answer::forbid(message::cut(&refusal, message::DENIAL_LIMIT)))
             }
@@ -277,14 +288,18 @@ impl Admission {
     }
 
     /// Runs one phase, or joins it, as far as time allows.
-    async fn pass(&self, wish: Wish<'_>) -> Judged<Passed> {
+    async fn pass(&self, wish: Wish<'_>, trail: &mut Trail) -> Judged<Passed> {
         let (planned, deadline) = (&wish.planned, wish.deadline);
         let phase = planned.phase;
         let limit = Duration::from_secs(planned.timeout_seconds.into());
         let target = format!("{} {}", planned.target.kind, planned.target);
         let anew = is_named_anew(planned);
         let (key, held) = (planned.key.clone(), wish.seat.is_some());
-        match self.holder.settle(&self.engine, wish).await {
+        let settled = self.holder.settle(&self.engine, wish).await;
+        if let Some((run, outcome)) = settled.as_ref().ok().and_then(Outcome::told) {
+            trail.ran(phase, run, outcome);
+        }
+        match settled {
             Ok(Outcome::Passed { entry, admitted }) if entry.ignorable => {
                 let why = entry.message.clone().unwrap_or_default();
                 let warning = format!("{phase} failed and its failurePolicy is Ignore (run {}): {why}", entry.name);
@@ -359,14 +374,7 @@ impl Admission {
 
     fn requester(&self, request: &Request) -> Requester {
         let old = &request.old_object;
-        let metadata = &old["metadata"];
-        let stored = old.is_object().then(|| Stored {
-            uid: metadata["uid"].as_str().unwrap_or_default().to_owned(),
-            generation: metadata["generation"].as_i64().unwrap_or_default(),
-            spec_hash: key::hash(&old["spec"]),
-            deleting: !metadata["deletionTimestamp"].is_null(),
-            ..Stored::default()
-        });
+        let stored = old.is_object().then(|| Stored::of(old));
         let user = Some(request.user_info.username.clone()).filter(|user| !user.is_empty());
         Requester {
             by: Asker::of(user.as_deref(), self.own_user.as_deref()),

@@ -26,7 +26,10 @@ const ENDLESS: usize = 256 * MIB;
 /// What parsed objects may take for one review. An object that etcd can hold takes half of it at the very most.
 const MOST_OBJECTS: usize = 20 * MIB;
 /// Reviews up to this size wait for no larger ones.
-const SMALL: usize = 64 * KIB;
+const SMALL: usize = 256 * KIB;
+/// So many larger ones are received at once, or wait for room; more are told to come again once they have been read, so that
+/// not all of them are read in a hurry when their patience ends.
+const LARGE_AT_ONCE: usize = 16;
 /// So many copies of its objects a review makes while it is planned and run.
 const COPIES: usize = 4;
 /// Parsing of more than this is no work for those that answer others.
@@ -49,6 +52,7 @@ pub struct Room {
 /// other. One permit is a KiB.
 #[derive(Debug)]
 struct Share {
+    places: Semaphore,
     texts: Part,
     objects: Part,
 }
@@ -68,8 +72,16 @@ pub struct Held {
 impl Default for Room {
     fn default() -> Self {
         Self {
-            small: Share { texts: Part::new(8 * MIB), objects: Part::new(16 * MIB) },
-            large: Share { texts: Part::new(LARGEST), objects: Part::new(64 * MIB) },
+            small: Share {
+                places: Semaphore::new(Semaphore::MAX_PERMITS),
+                texts: Part::new(8 * MIB),
+                objects: Part::new(16 * MIB),
+            },
+            large: Share {
+                places: Semaphore::new(LARGE_AT_ONCE),
+                texts: Part::new(LARGEST),
+                objects: Part::new(64 * MIB),
+            },
         }
     }
 }
@@ -99,6 +111,9 @@ impl Room {
             return Err(incoming.refuse(Vec::new(), too_large()).await);
         }
         let share = if most <= SMALL { &self.small } else { &self.large };
+        let Ok(_place) = share.places.try_acquire() else {
+            return Err(incoming.refuse(Vec::new(), busy()).await);
+        };
         let Some(text_room) = share.texts.take(most, patience).await else {
             return Err(incoming.refuse(Vec::new(), busy()).await);
         };

@@ -152,3 +152,26 @@ fn t05_the_uid_is_found_in_the_beginning_of_a_review_alone() {
     assert_eq!(uid(&text.as_bytes()[..40]), None);
     assert_eq!(uid(br#"{"uid":"a","response":{"uid":"b"}}"#), None);
 }
+
+#[tokio::test]
+async fn t05_more_large_changes_than_may_wait_are_read_and_told_to_come_again_at_once() {
+    let room = Arc::new(Room::default());
+    let all = room.large.texts.take(LARGEST, soon()).await.unwrap();
+    let text = review(&format!(r#""{}""#, "x".repeat(MIB)));
+    let waiting: Vec<_> = (0..LARGE_AT_ONCE)
+        .map(|_| {
+            let (room, text) = (room.clone(), text.clone());
+            tokio::spawn(async move { room.receive(Body::from(text), soon()).await.is_ok() })
+        })
+        .collect();
+    while room.large.places.available_permits() > 0 {
+        tokio::task::yield_now().await;
+    }
+    let began = Instant::now();
+    let status = refusal(room.receive(Body::from(text), soon()).await.unwrap_err()).await;
+    assert!(status["code"] == 429 && began.elapsed() < Duration::from_secs(5), "{status} after {:?}", began.elapsed());
+    drop(all);
+    for one in waiting {
+        assert!(one.await.unwrap(), "it had waited for its turn");
+    }
+}

@@ -49,6 +49,22 @@ pub enum Outcome {
     Busy,
 }
 
+impl Outcome {
+    /// The run that was found, and a word for what came of it.
+    pub fn told(&self) -> Option<(&str, &'static str)> {
+        match self {
+            Self::Passed { entry, .. } if entry.ignorable => Some((&entry.name, "failed and ignored")),
+            Self::Passed { entry, .. } => Some((&entry.name, "succeeded")),
+            Self::Failed(entry) => Some((&entry.name, "failed")),
+            Self::LetGo(entry) => Some((&entry.name, "failed and let go")),
+            Self::Running { entry, .. } => Some((&entry.name, "running")),
+            Self::Undecided(run) => Some((run, "undecided")),
+            Self::Undoing(run) => Some((run, "undoing")),
+            Self::Overtaken | Self::Busy => None,
+        }
+    }
+}
+
 /// Who asks for a change, and what the request says of the target.
 #[derive(Clone, Debug, Default)]
 pub struct Requester {
@@ -110,6 +126,9 @@ impl Holder {
         loop {
             changes.mark_unchanged();
             let latest = engine.index.latest(&planned.key);
+            if let Some(latest) = latest.as_ref().filter(|latest| !latest.is_of(&planned)) {
+                return Err(EngineError::OtherChange { run: latest.name.clone() });
+            }
             let undo = latest.as_ref().and_then(|latest| engine.index.undo_of(&latest.name));
             let asking = Asking { by: request.by, stored: request.stored.as_ref(), now: Timestamp::now() };
             let mut next = life::next(latest.as_deref(), undo.as_deref(), asking);

@@ -12,4 +12,5 @@ pub mod review;
 pub mod rights;
 pub mod router;
 pub mod serve;
+pub mod trail;
 pub mod waits;

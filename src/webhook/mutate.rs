@@ -16,7 +16,11 @@ pub fn sandbox(request: &Request, plugins: &Plugins) -> Answer {
     if !matches!(request.operation, Operation::Create | Operation::Update) {
         return Answer::allow();
     }
-    Answer::Allow { warnings: Vec::new(), audit: None, patch: patch(&request.old_object, &request.object, plugins) }
+    Answer::Allow {
+        warnings: Vec::new(),
+        audit: Vec::new(),
+        patch: patch(&request.old_object, &request.object, plugins),
+    }
 }
 
 fn patch(old: &Value, new: &Value, plugins: &Plugins) -> Vec<PatchOperation> {

@@ -24,12 +24,12 @@ impl Admission {
             match tokio::time::timeout_at(deadline, look()).await {
                 Ok(Ok((None, false))) => return Ok(()),
                 Ok(Ok((Some(_), _))) => {
-                    return Err(Answer::Deny {
-                        code: 409,
-                        reason: "AlreadyExists",
-                        message: format!("sandboxes.{GROUP} {name:?} already exists"),
-                        retry_after: None,
-                    });
+                    return Err(Answer::refusal(
+                        409,
+                        "AlreadyExists",
+                        format!("sandboxes.{GROUP} {name:?} already exists"),
+                        None,
+                    ));
                 }
                 Ok(Ok((None, true))) => {}
                 Ok(Err(error)) => return Err(Answer::broken(message::with_causes(&error))),
@@ -42,16 +42,23 @@ impl Admission {
         }
     }
 
-    /// A change of what was deleted while the request was on its way is none any more.
-    pub(super) async fn refuse_gone(&self, target: &TargetRef, stored: &Stored, deadline: Instant) -> Judged<()> {
-        match tokio::time::timeout_at(deadline, self.engine.uid_of(target)).await {
-            Ok(Ok(Some(uid))) if uid == stored.uid => Ok(()),
-            Ok(Ok(_)) => Err(Answer::Deny {
-                code: 404,
-                reason: "NotFound",
-                message: format!("sandboxes.{GROUP} {:?} not found: it was deleted meanwhile", target.name),
-                retry_after: None,
-            }),
+    /// A change of what was deleted or changed while the request was on its way is none any more. The API server, or its
+    /// client, asks again with what is stored by then.
+    pub(super) async fn refuse_outdated(&self, target: &TargetRef, stored: &Stored, deadline: Instant) -> Judged<()> {
+        match tokio::time::timeout_at(deadline, self.engine.stored_now(target)).await {
+            Ok(Ok(Some(live))) if stored.is_still(&live) => Ok(()),
+            Ok(Ok(Some(live))) if live.uid == stored.uid => {
+                let (name, shown, now) = (&target.name, stored.generation, live.generation);
+                Err(busy(&format!(
+                    "sandbox {name:?} was changed meanwhile: the request shows generation {shown}, and {now} is stored"
+                )))
+            }
+            Ok(Ok(_)) => Err(Answer::refusal(
+                404,
+                "NotFound",
+                format!("sandboxes.{GROUP} {:?} not found: it was deleted meanwhile", target.name),
+                None,
+            )),
             Ok(Err(error)) => Err(Answer::broken(message::with_causes(&error))),
             Err(_) => Err(busy("the API server did not say in time whether the sandbox exists")),
         }

@@ -2,7 +2,7 @@
 
 use super::admit::{WARNING_LIMIT, listed};
 use super::review::{Answer, Operation, Request};
-use crate::api::{Phase, PhaseRun, ResourcePluginSpec, SandboxRecord, Workflow};
+use crate::api::{Phase, PhaseRun, ResourcePluginSpec, SandboxRecord, Workflow, origin};
 use crate::controller::sandbox_resource;
 use crate::engine::Engine;
 use crate::plan::check::{self, Fault};
@@ -31,8 +31,10 @@ pub struct PluginAdmission {
 /// Where plugins may run, and as whom they may not.
 #[derive(Clone, Debug, Default)]
 pub struct RunnerLimits {
-    /// Sluice's own namespace, which is a plugin's where it names none.
+    /// Sluice's own namespace, where a plugin runs only if the admin has said so.
     pub own_namespace: String,
+    /// Where a plugin runs that names no namespace.
+    pub default_namespace: String,
     pub namespaces: BTreeSet<String>,
     /// Sluice's own service account: a plugin must not act as Sluice.
     pub own_service_account: Option<String>,
@@ -111,7 +113,12 @@ impl PluginAdmission {
                 users.insert(format!("sandbox {}", runs::target(&object)));
             }
         }
-        let mut recorded = pages(records, |record: SandboxRecord| record.spec.stored).boxed();
+        let stored_of = |record: SandboxRecord| match origin::is_own_record(&record.metadata, false) {
+            true => record.spec.stored,
+            // A sandbox that is there was found above, and a record of another cluster uses nothing.
+            false => Value::Null,
+        };
+        let mut recorded = pages(records, stored_of).boxed();
         while let Some(object) = recorded.try_next().await? {
             let user = format!("sandbox {}", runs::target(&object));
             if users.len() < NAMED && !users.contains(&user) && self.uses(&object, plugin) {
@@ -157,15 +164,22 @@ fn uncallable(spec: &ResourcePluginSpec, allowed: &Allowed) -> Vec<Fault> {
 impl RunnerLimits {
     fn faults(&self, spec: &ResourcePluginSpec) -> Vec<Fault> {
         let mut faults = Vec::new();
-        let namespace = spec.runner.namespace.as_deref().unwrap_or(&self.own_namespace);
+        let namespace = spec.runner.namespace.as_deref().unwrap_or(&self.default_namespace);
         if !self.namespaces.contains(namespace) {
             let known: Vec<_> = self.namespaces.iter().map(String::as_str).collect();
             faults.push(Fault {
                 field: "spec.runner.namespace".to_owned(),
-                message: format!(
-                    "plugins may not run in {namespace:?}, only in {}: a cluster admin adds it to runnerNamespaces in the chart's values",
-                    known.join(", ")
-                ),
+                message: if namespace == self.own_namespace {
+                    format!(
+                        "{namespace:?} is Sluice's own, where no plugin runs: leave the field out, or name one of {}; a cluster admin may allow it with runners.allowOwnNamespace in the chart's values",
+                        known.join(", ")
+                    )
+                } else {
+                    format!(
+                        "plugins may not run in {namespace:?}, only in {}: a cluster admin adds it to runnerNamespaces in the chart's values",
+                        known.join(", ")
+                    )
+                },
             });
         }
         if namespace == self.own_namespace
@@ -241,6 +255,7 @@ mod tests {
     fn a_plugin_runs_where_the_admin_says_and_never_as_sluice() {
         let limits = RunnerLimits {
             own_namespace: "sluice-system".into(),
+            default_namespace: "sluice-system".into(),
             namespaces: ["sluice-system".to_owned()].into(),
             own_service_account: Some("sluice".into()),
             own_secrets: vec!["sluice-tls".into()],
@@ -260,6 +275,24 @@ mod tests {
         assert_eq!(faults(None, Some("sluice"))[0].field, "spec.runner.serviceAccountName");
     }
 
+    #[test]
+    fn sluices_own_namespace_runs_no_plugin_unless_the_admin_says_so() {
+        let limits = RunnerLimits {
+            own_namespace: "sluice-system".into(),
+            default_namespace: "sluice-runners".into(),
+            namespaces: ["sluice-runners".to_owned()].into(),
+            ..RunnerLimits::default()
+        };
+        let faults = |namespace: Option<&str>| {
+            let runner = Runner { namespace: namespace.map(str::to_owned), ..Runner::default() };
+            limits.faults(&ResourcePluginSpec { runner, ..ResourcePluginSpec::default() })
+        };
+        assert_eq!((faults(None), faults(Some("sluice-runners"))), (vec![], vec![]));
+        let fault = faults(Some("sluice-system")).remove(0);
+        assert_eq!(fault.field, "spec.runner.namespace");
+        assert!(fault.message.contains("runners.allowOwnNamespace"), "{}", fault.message);
+    }
+
     #[rstest]
     #[case("spec: {serviceAccountName: sluice}", "spec.serviceAccountName: \"sluice\" is Sluice's own")]
     #[case("spec: {serviceAccount: sluice}", "spec.serviceAccountName: \"sluice\" is Sluice's own")]
@@ -271,6 +304,7 @@ mod tests {
     fn an_overlay_gives_a_pod_nothing_of_sluices_own(#[case] overlay: &str, #[case] fault: &str) {
         let limits = RunnerLimits {
             own_namespace: "sluice-system".into(),
+            default_namespace: "sluice-runners".into(),
             namespaces: ["sluice-system".to_owned(), "plugins".to_owned()].into(),
             own_service_account: Some("sluice".into()),
             own_secrets: vec!["sluice-tls".into()],

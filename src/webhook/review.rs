@@ -78,8 +78,8 @@ pub struct UserInfo {
 /// The answer to a review.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Answer {
-    Allow { warnings: Vec<String>, patch: Vec<PatchOperation>, audit: Option<Audit> },
-    Deny { code: u16, reason: &'static str, message: String, retry_after: Option<Duration> },
+    Allow { warnings: Vec<String>, patch: Vec<PatchOperation>, audit: Vec<Audit> },
+    Deny { code: u16, reason: &'static str, message: String, retry_after: Option<Duration>, audit: Vec<Audit> },
 }
 
 /// What the API server's audit log keeps beside an answer, under the webhook's name and this key.
@@ -91,42 +91,58 @@ pub struct Audit {
 
 impl Answer {
     pub const fn allow() -> Self {
-        Self::Allow { warnings: Vec::new(), patch: Vec::new(), audit: None }
+        Self::Allow { warnings: Vec::new(), patch: Vec::new(), audit: Vec::new() }
     }
 
     pub const fn warn(warnings: Vec<String>) -> Self {
-        Self::Allow { warnings, patch: Vec::new(), audit: None }
+        Self::Allow { warnings, patch: Vec::new(), audit: Vec::new() }
+    }
+
+    /// The change is not let through, with this HTTP status.
+    pub fn refusal(code: u16, reason: &'static str, message: impl Into<String>, retry_after: Option<Duration>) -> Self {
+        Self::Deny { code, reason, message: message.into(), retry_after, audit: Vec::new() }
+    }
+
+    /// The same answer, of which the audit log keeps this too.
+    #[must_use]
+    pub fn with_audit(mut self, more: impl IntoIterator<Item = Audit>) -> Self {
+        let (Self::Allow { audit, .. } | Self::Deny { audit, .. }) = &mut self;
+        audit.extend(more);
+        self
     }
 
     /// The change is not right, or a phase did not let it through.
     pub fn deny(message: impl Into<String>) -> Self {
-        Self::Deny { code: 422, reason: "Invalid", message: message.into(), retry_after: None }
+        Self::refusal(422, "Invalid", message, None)
     }
 
     /// The requester may not do this.
     pub fn forbid(message: impl Into<String>) -> Self {
-        Self::Deny { code: 403, reason: "Forbidden", message: message.into(), retry_after: None }
+        Self::refusal(403, "Forbidden", message, None)
     }
 
     /// A phase of the change failed.
     pub fn failed(message: impl Into<String>) -> Self {
-        Self::Deny { code: 400, reason: "BadRequest", message: message.into(), retry_after: None }
+        Self::refusal(400, "BadRequest", message, None)
     }
 
     /// Something of ours did not work; nothing is said about the change.
     pub fn broken(message: impl Into<String>) -> Self {
-        Self::Deny { code: 500, reason: "InternalError", message: message.into(), retry_after: None }
+        Self::refusal(500, "InternalError", message, None)
     }
 
     /// The client is to send the same request again: client-go does, up to 11 times, and says nothing until then.
     pub fn later(message: impl Into<String>, after: Duration) -> Self {
-        Self::Deny { code: 429, reason: "TooManyRequests", message: message.into(), retry_after: Some(after) }
+        Self::refusal(429, "TooManyRequests", message, Some(after))
     }
 
     /// The answer as the API server reads it.
     pub fn into_review(self, uid: &str) -> Value {
-        let response = match self {
-            Self::Allow { warnings, patch, audit } => {
+        let (Self::Allow { audit, .. } | Self::Deny { audit, .. }) = &self;
+        let audit: BTreeMap<&str, &str> = audit.iter().map(|audit| (audit.key, audit.value.as_str())).collect();
+        let audit = (!audit.is_empty()).then(|| json!(audit));
+        let mut response = match self {
+            Self::Allow { warnings, patch, .. } => {
                 let mut response = json!({"uid": uid, "allowed": true});
                 if !warnings.is_empty() {
                     response["warnings"] = json!(warnings);
@@ -135,12 +151,9 @@ impl Answer {
                     response["patchType"] = json!("JSONPatch");
                     response["patch"] = json!(STANDARD.encode(json!(patch).to_string()));
                 }
-                if let Some(audit) = audit {
-                    response["auditAnnotations"] = json!({audit.key: audit.value});
-                }
                 response
             }
-            Self::Deny { code, reason, message, retry_after } => {
+            Self::Deny { code, reason, message, retry_after, .. } => {
                 let mut status = json!({"code": code, "reason": reason, "message": message, "status": "Failure"});
                 if let Some(after) = retry_after {
                     status["details"] = json!({"retryAfterSeconds": after.as_secs().max(1)});
@@ -148,6 +161,9 @@ impl Answer {
                 json!({"uid": uid, "allowed": false, "status": status})
             }
         };
+        if let Some(audit) = audit {
+            response["auditAnnotations"] = audit;
+        }
         json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response})
     }
 }
@@ -203,7 +219,7 @@ mod tests {
     #[test]
     fn a_patch_is_base64_of_json() {
         let patch = serde_json::from_value(json!([{"op": "add", "path": "/a", "value": 1}])).unwrap();
-        let review = Answer::Allow { warnings: vec![], patch, audit: None }.into_review("u");
+        let review = Answer::Allow { warnings: vec![], patch, audit: vec![] }.into_review("u");
         assert_eq!(review["response"]["patch"], "W3sib3AiOiJhZGQiLCJwYXRoIjoiL2EiLCJ2YWx1ZSI6MX1d");
     }
 

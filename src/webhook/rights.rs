@@ -8,6 +8,7 @@ use kube::api::{ObjectMeta, PostParams};
 use kube::{Api, Client};
 use serde_json::Value;
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -91,15 +92,26 @@ pub fn needed_to_skip(old: &Value, new: &Value) -> Option<Right> {
     })
 }
 
+impl fmt::Display for Right {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let dot = if self.group.is_empty() { "" } else { "." };
+        write!(f, "{} {}{dot}{}", self.verb, self.resource, self.group)?;
+        if let Some(name) = &self.name {
+            write!(f, " {name:?}")?;
+        }
+        match &self.namespace {
+            Some(namespace) => write!(f, " in namespace {namespace:?}"),
+            None => Ok(()),
+        }
+    }
+}
+
 impl Right {
     /// What to tell a user that lacks it.
     pub fn refusal(&self, user: &str) -> String {
-        let name = self.name.as_ref().map_or_else(String::new, |name| format!(" {name:?}"));
-        let place = self.namespace.as_ref().map_or_else(String::new, |ns| format!(" in namespace {ns:?}"));
-        let dot = if self.group.is_empty() { "" } else { "." };
         format!(
-            "{}: {user:?} may not {} {}{dot}{}{name}{place}; ask a cluster admin for a role with verb \"{}\" on it",
-            self.field, self.verb, self.resource, self.group, self.verb
+            "{}: {user:?} may not {self}; ask a cluster admin for a role with verb \"{}\" on it",
+            self.field, self.verb
         )
     }
 }

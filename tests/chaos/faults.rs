@@ -1,6 +1,6 @@
 //! What goes wrong: replicas die or stand still, step pods vanish, the API server is killed, Sluice is rolled out.
 
-use crate::plugins::{SLUICE, run};
+use crate::plugins::{RUNNERS, SLUICE, run};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, ListParams};
@@ -77,6 +77,7 @@ async fn inject_one(client: &Client, fault: Fault, rng: &mut StdRng, paused: &mu
             });
         }
         Fault::StepPodDeleted => {
+            let pods: Api<Pod> = Api::namespaced(client.clone(), RUNNERS);
             let found = pods.list(&ListParams::default().labels("sluice.dev/run")).await?.items;
             let Some(pod) = found.choose(rng) else { return Ok(false) };
             eprintln!("chaos: delete pod {}", pod.name_any());

@@ -9,6 +9,8 @@ use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
 pub const SLUICE: &str = "sluice-system";
+/// Where plugins run.
+pub const RUNNERS: &str = "sluice-runners";
 pub const NAMESPACE: &str = "chaos";
 /// A namespace where a ResourceQuota refuses some of the creates, after Sluice has let them through.
 pub const QUOTA: &str = "chaos-quota";
@@ -53,12 +55,12 @@ pub async fn install() -> anyhow::Result<()> {
         json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": QUOTA}}),
         json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "few", "namespace": QUOTA},
             "spec": {"hard": {"count/sandboxes.sluice.dev": "2"}}}),
-        json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": EDITOR, "namespace": SLUICE}}),
+        json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": EDITOR, "namespace": RUNNERS}}),
         json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": EDITOR},
             "rules": [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "create", "patch", "delete"]}]}),
         json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": EDITOR},
             "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": EDITOR},
-            "subjects": [{"kind": "ServiceAccount", "name": EDITOR, "namespace": SLUICE}]}),
+            "subjects": [{"kind": "ServiceAccount", "name": EDITOR, "namespace": RUNNERS}]}),
     ];
     objects.push(plugin(APPLY, &image, |phase| vec![keep(phase, "sandbox.spec.description", &[]), doom(phase)]));
     objects.push(plugin(SCRIPT, &image, |phase| vec![say(), keep(phase, "steps.say.word", &["say"]), doom(phase)]));

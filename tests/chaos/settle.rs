@@ -4,7 +4,7 @@ use crate::check::history::{Told, Verb};
 use crate::client::Change;
 use crate::etcd::Recorder;
 use crate::load::{Load, Target, mended, targets};
-use crate::plugins::{NAMESPACE, QUOTA, SLUICE, run};
+use crate::plugins::{NAMESPACE, QUOTA, RUNNERS, run};
 use anyhow::Context;
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
@@ -58,7 +58,7 @@ pub async fn clear(client: &Client, load: &Load, recorder: &Recorder, within: Du
         for record in Api::<SandboxRecord>::all(client.clone()).list(&ListParams::default()).await? {
             left.push(format!("the record of {}", record.spec.target));
         }
-        for pod in Api::<Pod>::namespaced(client.clone(), SLUICE).list(&of_runs()).await? {
+        for pod in Api::<Pod>::namespaced(client.clone(), RUNNERS).list(&of_runs()).await? {
             left.push(format!("pod {}", pod.name_any()));
         }
         for namespace in [NAMESPACE, QUOTA] {

@@ -5,6 +5,7 @@
 
 components=(containerd etcd kube-apiserver kube-controller-manager kube-scheduler kubelet kube-proxy coredns)
 pki=$home/pki
+audit_log=$home/audit.log # one file: nothing may be rotated away before it is looked at
 
 sign() { # FILE SUBJECT EXTENSIONS
   openssl ecparam -name prime256v1 -genkey -noout -out "$pki/$1.key"
@@ -88,6 +89,7 @@ authentication: {anonymous: {enabled: false}, webhook: {enabled: false}, x509: {
 authorization: {mode: AlwaysAllow}
 shutdownGracePeriod: 0s
 YAML
+  audit_policy >"$home/audit.yaml"
   cat >"$home/Corefile" <<COREFILE
 .:53 {
   errors
@@ -96,6 +98,15 @@ YAML
   }
 }
 COREFILE
+}
+
+audit_policy() { # what Sluice asks for, in full, and who changes sandboxes and plugins; AUDIT=off for measurements
+  printf 'apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules:\n'
+  [ "${AUDIT:-on}" = off ] || cat <<YAML
+- {level: RequestResponse, users: ["system:serviceaccount:sluice-system:sluice"]}
+- {level: Metadata, verbs: [create, update, patch, delete, deletecollection], resources: [{group: sluice.dev}]}
+YAML
+  echo '- {level: None}'
 }
 
 spawn() { # PROGRAM ARGUMENT...: in the cluster's network, in the background, its log and pid kept
@@ -115,7 +126,9 @@ launch() { # COMPONENT
         --tls-cert-file "$pki/server.crt" --tls-private-key-file "$pki/server.key" --client-ca-file "$pki/ca.crt" \
         --kubelet-client-certificate "$pki/admin.crt" --kubelet-client-key "$pki/admin.key" --kubelet-preferred-address-types InternalIP \
         --service-account-issuer https://kubernetes.default.svc.cluster.local --service-account-key-file "$pki/sa.key" \
-        --service-account-signing-key-file "$pki/sa.key" --service-cluster-ip-range "$services"
+        --service-account-signing-key-file "$pki/sa.key" --service-cluster-ip-range "$services" \
+        --audit-policy-file "$home/audit.yaml" --audit-log-path "$audit_log" --audit-log-maxsize 20000 \
+        --audit-log-truncate-enabled --audit-log-truncate-max-event-size 65536
       ;;
     kube-controller-manager)
       spawn kube-controller-manager --kubeconfig "$pki/controllers.kubeconfig" --leader-elect=false --use-service-account-credentials \

@@ -1,6 +1,6 @@
 //! What steps do without a pod: `delete`, `wait` and `http`; Secrets and ConfigMaps as inputs; failures that are tolerated.
 
-use crate::cluster::{Outcome, SLUICE, Space, apply, eventually, keeps, kubectl, kubectl_file, step, step_image};
+use crate::cluster::{Outcome, RUNNERS, Space, apply, eventually, keeps, kubectl, kubectl_file, step, step_image};
 use serde_json::Value;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -18,7 +18,7 @@ fn set_up() {
         "
 apiVersion: v1
 kind: ServiceAccount
-metadata: {{name: {ACTOR}, namespace: {SLUICE}}}
+metadata: {{name: {ACTOR}, namespace: {RUNNERS}}}
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
@@ -32,16 +32,16 @@ kind: ClusterRoleBinding
 metadata: {{name: {ACTOR}}}
 roleRef: {{apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: {ACTOR}}}
 subjects:
-- {{kind: ServiceAccount, name: {ACTOR}, namespace: {SLUICE}}}
+- {{kind: ServiceAccount, name: {ACTOR}, namespace: {RUNNERS}}}
 ---
 apiVersion: v1
 kind: Secret
-metadata: {{name: {ACTOR}, namespace: {SLUICE}}}
+metadata: {{name: {ACTOR}, namespace: {RUNNERS}}}
 stringData: {{token: sesame-open}}
 ---
 apiVersion: v1
 kind: ConfigMap
-metadata: {{name: {ACTOR}, namespace: {SLUICE}}}
+metadata: {{name: {ACTOR}, namespace: {RUNNERS}}}
 data: {{region: north}}
 "
     );
@@ -273,7 +273,7 @@ fn a_script_is_given_secrets_and_the_whole_change_and_its_log_shows_none() {
     make(&space, &plugin).ok();
     let run = space.run("x", "PreCreate");
     let message = step(&run, "other")["message"].as_str().unwrap();
-    assert!(message.contains(&format!("input token: Secret {SLUICE}/another could not be read")), "{message}");
+    assert!(message.contains(&format!("input token: Secret {RUNNERS}/another could not be read")), "{message}");
     assert!(message.contains("secrets \"another\" is forbidden"), "{message}");
     space.settle("x");
 

@@ -1,7 +1,7 @@
 //! `apply` steps keep objects: they make, prune and delete their own, and leave what is another's alone.
 
 use crate::cluster::{
-    EDITOR, Outcome, SLUICE, Space, apply, eventually, keeps, kubectl, kubectl_file, plugin, witnesses,
+    EDITOR, Outcome, RUNNERS, Space, apply, eventually, keeps, kubectl, kubectl_file, plugin, witnesses,
 };
 use serde_json::Value;
 use std::time::Duration;
@@ -140,7 +140,7 @@ fn what_the_service_account_may_not_do_is_denied_in_its_name() {
     let secret = "{name: secret, apply: {manifests: [{apiVersion: v1, kind: Secret, metadata: {name: s}}]}}";
     let plugin = space.plugin("secret", &applying(&format!("  preCreate: [{secret}]")));
     let said = with(&space, "x", &resource("r", &plugin, "")).refused().stderr;
-    assert!(said.contains(&format!("system:serviceaccount:{SLUICE}:{EDITOR}")), "{said}");
+    assert!(said.contains(&format!("system:serviceaccount:{RUNNERS}:{EDITOR}")), "{said}");
     assert!(said.contains("cannot") && said.contains("secrets"), "{said}");
     assert!(!said.contains("FAILED"), "nothing was written, so there is nothing whose undoing could fail: {said}");
 }

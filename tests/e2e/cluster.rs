@@ -13,6 +13,13 @@ use std::time::{Duration, Instant};
 
 /// Where the chart is installed.
 pub const SLUICE: &str = "sluice-system";
+/// Where plugins run that name no namespace.
+pub const RUNNERS: &str = "sluice-runners";
+/// What a container (YAML) needs to be let into a namespace of the `restricted` standard, as the runners' is.
+pub const RESTRICTED: &str = "securityContext: {runAsNonRoot: true, runAsUser: 65532, allowPrivilegeEscalation: false, \
+     capabilities: {drop: [ALL]}, seccompProfile: {type: RuntimeDefault}}";
+/// Who Sluice is to the API server.
+pub const OWN_USER: &str = "system:serviceaccount:sluice-system:sluice";
 /// The service account that the tests' `apply` steps act as: it may write ConfigMaps everywhere.
 pub const EDITOR: &str = "e2e-editor";
 
@@ -323,7 +330,7 @@ pub fn set_up() {
         "
 apiVersion: v1
 kind: ServiceAccount
-metadata: {{name: {EDITOR}, namespace: {SLUICE}}}
+metadata: {{name: {EDITOR}, namespace: {RUNNERS}}}
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
@@ -336,7 +343,7 @@ kind: ClusterRoleBinding
 metadata: {{name: {EDITOR}}}
 roleRef: {{apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: {EDITOR}}}
 subjects:
-- {{kind: ServiceAccount, name: {EDITOR}, namespace: {SLUICE}}}
+- {{kind: ServiceAccount, name: {EDITOR}, namespace: {RUNNERS}}}
 "
     ))
     .ok();

@@ -1,6 +1,6 @@
 //! Sluice's processes and the pods of its steps are taken away in the middle of the work.
 
-use crate::cluster::{SLUICE, Space, apply, eventually, get, kubectl};
+use crate::cluster::{RUNNERS, Space, apply, eventually, get, kubectl};
 use crate::server::{SOON, crash};
 use crate::sleepers::{THREE, begin, begun, of_run, once, running, sandbox_with};
 
@@ -57,9 +57,9 @@ fn w27_a_step_whose_pod_is_lost_is_done_again_under_the_same_key_and_counts_once
     let applying = begin(move || apply(&manifest));
     let before = running(&space, "PreCreate", 1);
     let key = format!("begin {}/r/second", before["metadata"]["name"].as_str().unwrap());
-    let log = kubectl(&["-n", SLUICE, "logs", "-l", &of_run(&before), "--tail=-1"]).stdout;
+    let log = kubectl(&["-n", RUNNERS, "logs", "-l", &of_run(&before), "--tail=-1"]).stdout;
     assert!(log.contains(&key), "{log}");
-    kubectl(&["-n", SLUICE, "delete", "pod", "-l", &of_run(&before), "--force", "--grace-period=0"]).ok();
+    kubectl(&["-n", RUNNERS, "delete", "pod", "-l", &of_run(&before), "--force", "--grace-period=0"]).ok();
     applying.join().unwrap().ok();
     let after = space.run("x", "PreCreate");
     let again = after["status"]["steps"][1]["log"].as_str().unwrap();
@@ -75,10 +75,10 @@ fn a_step_whose_pod_is_deleted_before_it_began_runs_in_another() {
     let applying = begin(move || apply(&manifest));
     let pod = eventually(SOON, "the step's pod is there", || {
         let run = space.runs("x").pop()?;
-        get(&["-n", SLUICE, "pods", "-l", &of_run(&run)])?["items"].as_array()?.first().cloned()
+        get(&["-n", RUNNERS, "pods", "-l", &of_run(&run)])?["items"].as_array()?.first().cloned()
     });
     let name = pod["metadata"]["name"].as_str().unwrap();
-    kubectl(&["-n", SLUICE, "delete", "pod", name, "--wait=false"]).ok();
+    kubectl(&["-n", RUNNERS, "delete", "pod", name, "--wait=false"]).ok();
     applying.join().unwrap().ok();
     once(&space.run("x", "PreCreate"));
 }

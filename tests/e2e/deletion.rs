@@ -2,7 +2,7 @@
 //! and nothing gets stuck.
 
 use crate::cluster::{
-    EDITOR, Event, Outcome, SLUICE, Space, Watch, apply, eventually, get, keeps, kubectl, list, plugin as plugin_of,
+    EDITOR, Event, Outcome, RUNNERS, Space, Watch, apply, eventually, get, keeps, kubectl, list, plugin as plugin_of,
     step_image, witnesses,
 };
 use crate::raw::Proxy;
@@ -92,7 +92,7 @@ fn w07_a_namespace_goes_though_the_phases_of_its_sandboxes_work_and_write_there(
     for name in ["w", "x"] {
         space.settle(name);
     }
-    let pods = Watch::new(&[&["pods", "-n", namespace], &["pods", "-n", SLUICE]]);
+    let pods = Watch::new(&[&["pods", "-n", namespace], &["pods", "-n", RUNNERS]]);
     kubectl(&["delete", "namespace", namespace, "--timeout=90s"]).ok();
     // A script needs nothing of the namespace: its pod is made where the runners are.
     went(&space, "x");
@@ -239,14 +239,14 @@ fn a_sandbox_that_takes_up_a_name_waits_for_the_long_post_delete_of_its_predeces
 fn w21_a_post_delete_whose_need_is_gone_fails_after_some_tries_and_blocks_nothing() {
     let space = Space::new("needs");
     let account = space.name("gone");
-    kubectl(&["-n", SLUICE, "create", "serviceaccount", &account]).ok();
+    kubectl(&["-n", RUNNERS, "create", "serviceaccount", &account]).ok();
     let after = "\n  - {name: after, script: '#!/bin/sh'}";
     let spec = format!("  runner: {{image: '{}', serviceAccountName: {account}}}\n  postDelete:{after}", step_image());
     let plugin = space.plugin("p", &spec);
     let manifest = space.sandbox("x", &format!("  resources: [{{name: r, plugin: {plugin}}}]"));
     apply(&manifest).ok();
     let uid = space.settle("x")["metadata"]["uid"].as_str().unwrap().to_owned();
-    kubectl(&["-n", SLUICE, "delete", "serviceaccount", &account]).ok();
+    kubectl(&["-n", RUNNERS, "delete", "serviceaccount", &account]).ok();
 
     delete(&space, &["x", "--timeout=30s"]).ok();
     assert!(space.get("sandbox", "x").is_none(), "its removal waits for nothing");

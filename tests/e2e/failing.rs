@@ -1,6 +1,8 @@
 //! What a phase that fails leaves behind, what the person at the terminal reads, and what the next try finds.
 
-use crate::cluster::{EDITOR, SLUICE, Space, apply, condition, eventually, kubectl, kubectl_file, list, step_image};
+use crate::cluster::{
+    EDITOR, RUNNERS, SLUICE, Space, apply, condition, eventually, kubectl, kubectl_file, list, step_image,
+};
 use crate::raw::{Proxy, all_at_once};
 use serde_json::Value;
 use std::time::Duration;
@@ -45,7 +47,7 @@ fn nothing_is_left(space: &Space) {
     eventually(SOON, "no object of the change is left", || {
         let here = [vec!["sandbox,configmap", "-l", &of_space], vec!["sandbox"]];
         let left = here.iter().flat_map(|what| list(&[&["-n", &space.namespace], what.as_slice()].concat())).count();
-        let pods = list(&["-n", SLUICE, "pods", "-l", &of_space]).len();
+        let pods = list(&["-n", RUNNERS, "pods", "-l", &of_space]).len();
         let names: Vec<Value> = space.runs("x").iter().map(|run| run["metadata"]["name"].clone()).collect();
         let secrets = list(&["-n", SLUICE, "secrets", "-l", "sluice.dev/run"]);
         let secrets = secrets.iter().filter(|secret| names.contains(&secret["metadata"]["labels"]["sluice.dev/run"]));
@@ -141,7 +143,7 @@ fn the_next_apply_after_a_failure_is_a_new_attempt() {
         "
 apiVersion: v1
 kind: ServiceAccount
-metadata: {{name: {account}, namespace: {SLUICE}}}
+metadata: {{name: {account}, namespace: {RUNNERS}}}
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: Role
@@ -155,10 +157,10 @@ rules: [{{apiGroups: [''], resources: [configmaps], verbs: [get, create, patch, 
     let manifest = in_mode(&space, &plugin, "any");
     let denied = apply(&manifest).refused();
     assert!(denied.stderr.contains("forbidden") && denied.stderr.contains(&account), "{}", denied.stderr);
-    let subject = format!("--serviceaccount={SLUICE}:{account}");
+    let subject = format!("--serviceaccount={RUNNERS}:{account}");
     kubectl(&["-n", &space.namespace, "create", "rolebinding", "late", "--role=late", &subject]).ok();
     // An authorizer learns of a binding from its watch.
-    let may = format!("--as=system:serviceaccount:{SLUICE}:{account}");
+    let may = format!("--as=system:serviceaccount:{RUNNERS}:{account}");
     eventually(SOON, "the account may write", || {
         let can = kubectl(&["-n", &space.namespace, "auth", "can-i", "create", "configmaps", &may]);
         can.success.then_some(())
@@ -174,7 +176,7 @@ rules: [{{apiGroups: [''], resources: [configmaps], verbs: [get, create, patch, 
         .map(|run| run["spec"]["attempt"].clone())
         .collect();
     assert_eq!(attempts, [1, 2]);
-    kubectl(&["-n", SLUICE, "delete", "serviceaccount", &account]).ok();
+    kubectl(&["-n", RUNNERS, "delete", "serviceaccount", &account]).ok();
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! Sluice comes, goes and is all down: nothing is refused before it can answer, and nothing blocks when it is gone.
 
 use crate::cluster::{
-    EDITOR, SLUICE, Space, Watch, apply, condition, eventually, get, keeps, kubectl, list, plugin, set_up, step_image,
+    EDITOR, RUNNERS, SLUICE, Space, Watch, apply, condition, eventually, get, keeps, kubectl, list, plugin, set_up,
+    step_image,
 };
 use crate::server::{SOON, Scaled, answers, helm, install, take_webhooks_out, values};
 use crate::sleepers::{Phase, sandbox_with};
@@ -159,7 +160,7 @@ fn w08_no_object_ever_has_a_finalizer_of_sluice() {
         &["deployments", "-n", namespace],
         &["configmaps", "-n", namespace],
         &["secrets", "-n", namespace],
-        &["pods", "-n", SLUICE],
+        &["pods", "-n", RUNNERS],
         &["secrets", "-n", SLUICE],
         &["leases", "-n", SLUICE],
     ];

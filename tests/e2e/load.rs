@@ -59,7 +59,7 @@ fn w15_more_changes_than_can_be_worked_on_are_refused_at_once_and_nothing_of_the
     const RUNNING: usize = 4;
     const HELD: usize = 8; // the chart's own value
     let space = Space::alone("crowd");
-    let _values = Values::set(&[&format!("maxRunning={RUNNING}")]);
+    let _values = Values::set(&[&format!("maxRunning={RUNNING}"), &format!("maxRunningInNamespace={RUNNING}")]);
     let proxy = Proxy::start();
     let names: Vec<String> = (0..100).map(|n| format!("x{n}")).collect();
     let manifest = sleeper(&space, "NAME", 20);

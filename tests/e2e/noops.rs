@@ -1,6 +1,8 @@
 //! What changes no spec runs nothing, and a dry run writes nothing.
 
-use crate::cluster::{EDITOR, Outcome, SLUICE, Space, apply, get, keeps, kubectl, kubectl_file, list, witnesses};
+use crate::cluster::{
+    EDITOR, OWN_USER, Outcome, RUNNERS, Space, apply, get, keeps, kubectl, kubectl_file, list, witnesses,
+};
 use crate::raw::Proxy;
 
 fn manifest(space: &Space, plugin: &str, description: &str) -> String {
@@ -34,9 +36,15 @@ fn w18_what_changes_no_spec_runs_nothing() {
             kubectl_file(&["apply", "--server-side", "--force-conflicts", "--field-manager=another"], &same)
         }),
         ("a patch to what is there", &|| patch(&["-p", r#"{"spec": {"description": "one"}}"#])),
-        ("a status", &|| patch(&["--subresource=status", "-p", r#"{"status": {"phases": []}}"#])),
+        ("a status", &|| patch(&["--as", OWN_USER, "--subresource=status", "-p", r#"{"status": {"phases": []}}"#])),
         ("a spec given to the status subresource", &|| {
-            patch(&["--subresource=status", "-p", r#"{"spec": {"description": "two"}, "status": {"phases": []}}"#])
+            patch(&[
+                "--as",
+                OWN_USER,
+                "--subresource=status",
+                "-p",
+                r#"{"spec": {"description": "two"}, "status": {"phases": []}}"#,
+            ])
         }),
         // Last: kubectl notes what it replaced as what was applied, so that nothing can be applied after it.
         ("a replacement by itself", &|| kubectl_file(&["replace"], &space.rest("x").to_string())),
@@ -62,7 +70,7 @@ fn w18_what_changes_no_spec_runs_nothing() {
 fn versions(space: &Space) -> Vec<String> {
     let runs = list(&["phaseruns", "-l", &format!("sluice.dev/namespace={}", space.namespace)]);
     let own = list(&["-n", &space.namespace, "configmaps,events,secrets,sandboxes"]);
-    let pods = list(&["-n", SLUICE, "pods", "-l", &format!("sluice.dev/namespace={}", space.namespace)]);
+    let pods = list(&["-n", RUNNERS, "pods", "-l", &format!("sluice.dev/namespace={}", space.namespace)]);
     let version = |object: &serde_json::Value| {
         let metadata = &object["metadata"];
         format!("{} {} at {}", object["kind"], metadata["name"], metadata["resourceVersion"])
@@ -175,13 +183,13 @@ fn calls() -> u64 {
 }
 
 #[test]
-fn w33_a_written_status_calls_no_webhook() {
+fn w33_a_written_status_calls_no_webhook_nor_does_anything_else_that_no_phase_runs_for() {
     // Alone, since the API server counts the calls of all together.
     let space = Space::alone("status");
     let plugin = space.plugin("witness", &witnesses());
     apply(&manifest(&space, &plugin, "one")).ok();
     let proxy = Proxy::start();
-    kubectl(&["-n", &space.namespace, "label", "sandbox", "x", "before=it"]).ok();
+    apply(&manifest(&space, &plugin, "two")).ok();
     let settled = space.rest("x");
     let before = calls();
     assert!(before > 0, "the API server counts them under another name");
@@ -194,6 +202,18 @@ fn w33_a_written_status_calls_no_webhook() {
     let sandbox = space.rest("x");
     assert_eq!(sandbox["status"]["phases"], settled["status"]["phases"]);
     assert_eq!(calls(), before);
-    kubectl(&["-n", &space.namespace, "label", "sandbox", "x", "a=b"]).ok();
-    assert!(calls() >= before + 2, "a label calls both");
+    // Nor does anything else that no phase runs for and that nobody is refused for.
+    let on = |verb: &str, what: &str| kubectl(&["-n", &space.namespace, verb, "sandbox", "x", what]).ok();
+    on("label", "a=b");
+    on("annotate", "a=b");
+    on("annotate", "sluice.dev/of-nobody=b");
+    for finalizers in ["[\"example.com/hold\"]", "null"] {
+        let patch = format!("{{\"metadata\": {{\"finalizers\": {finalizers}}}}}");
+        kubectl(&["-n", &space.namespace, "patch", "sandbox", "x", "--type=merge", "-p", &patch]).ok();
+    }
+    apply(&manifest(&space, &plugin, "two")).ok();
+    kubectl(&["label", "resourceplugin", &plugin, "a=b"]).ok();
+    assert_eq!(calls(), before);
+    on("annotate", "sluice.dev/skip-pre-delete=because");
+    assert!(calls() >= before + 2, "what Sluice acts on calls both");
 }

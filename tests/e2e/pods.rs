@@ -1,7 +1,9 @@
 //! Step pods that cannot be: no image, no place, no permission, or another's in their way.
 
 use crate::chart::Values;
-use crate::cluster::{Outcome, SLUICE, Space, apply, eventually, get, kubectl, kubectl_file, list, step_image};
+use crate::cluster::{
+    Outcome, RESTRICTED, RUNNERS, Space, apply, eventually, get, kubectl, kubectl_file, list, step_image,
+};
 use serde_json::Value;
 use std::time::Duration;
 
@@ -44,7 +46,7 @@ fn w23_an_image_that_cannot_be_pulled_denies_the_change_before_the_phase_is_out_
     let said = outcome.refused();
     assert!(said.stderr.contains("cannot run: ImagePullBackOff: image 127.0.0.1:1/none:1"), "{}", said.stderr);
     assert!(said.took.as_secs() < 60, "it took {:?}", said.took);
-    no_pod_is_left(SLUICE, &space);
+    no_pod_is_left(RUNNERS, &space);
 }
 
 #[test]
@@ -61,14 +63,14 @@ fn w23_a_pod_that_finds_no_place_is_told_of_when_its_phase_is_out_of_time() {
     let said = outcome.refused().stderr;
     assert!(said.contains("the phase's time limit of 10 s was reached"), "{said}");
     assert!(said.contains("its pod was waiting: Unschedulable: ") && said.contains("nodes are available"), "{said}");
-    no_pod_is_left(SLUICE, &space);
+    no_pod_is_left(RUNNERS, &space);
 }
 
 /// Applies a sandbox, and tells how it went and which pod was made for it.
 fn while_its_pod_waits(space: &Space, manifest: &str) -> (Outcome, Value) {
     std::thread::scope(|scope| {
         let applying = scope.spawn(|| apply(manifest));
-        let pod = eventually(SOON, "the step's pod is there", || pods(SLUICE, space).pop());
+        let pod = eventually(SOON, "the step's pod is there", || pods(RUNNERS, space).pop());
         (applying.join().unwrap(), pod)
     })
 }
@@ -85,8 +87,8 @@ fn w16_a_pod_of_another_s_with_the_name_of_a_step_s_is_reported_and_left_alone()
         "
 apiVersion: v1
 kind: Pod
-metadata: {{name: {second}-0-0, namespace: {SLUICE}, labels: {{sluice.dev/run: {second}}}}}
-spec: {{containers: [{{name: main, image: '{}', command: [sleep, '600']}}], terminationGracePeriodSeconds: 0}}
+metadata: {{name: {second}-0-0, namespace: {RUNNERS}, labels: {{sluice.dev/run: {second}}}}}
+spec: {{containers: [{{name: main, image: '{}', command: [sleep, '600'], {RESTRICTED}}}], terminationGracePeriodSeconds: 0}}
 ",
         step_image()
     );
@@ -95,15 +97,15 @@ spec: {{containers: [{{name: main, image: '{}', command: [sleep, '600']}}], term
     let uid = |pod: Option<Value>| {
         pod.map(|pod| (pod["metadata"]["uid"].clone(), pod["metadata"]["deletionTimestamp"].clone()))
     };
-    let there = || uid(get(&["-n", SLUICE, "pod", &name]));
+    let there = || uid(get(&["-n", RUNNERS, "pod", &name]));
     let before = there();
     // Whoever asks within a second of the denial is told the same once more.
     std::thread::sleep(Duration::from_secs(1));
     let said = apply(&manifest).refused().stderr;
-    let reported = format!("a pod {SLUICE}/{name} is there that is not this run's: delete it");
+    let reported = format!("a pod {RUNNERS}/{name} is there that is not this run's: delete it");
     assert!(said.contains(&reported), "{said}");
     space.settled_run("x", "PreCreate", "Failed");
-    no_pod_is_left(SLUICE, &space);
+    no_pod_is_left(RUNNERS, &space);
     assert_eq!(there(), before);
     assert!(before.is_some());
 
@@ -113,7 +115,7 @@ spec: {{containers: [{{name: main, image: '{}', command: [sleep, '600']}}], term
     let run = space.settled_run("x", "PreCreate", "Committed");
     assert_eq!(run["spec"]["attempt"], 3);
     assert_eq!(there(), before);
-    kubectl(&["-n", SLUICE, "delete", "pod", &name]).ok();
+    kubectl(&["-n", RUNNERS, "delete", "pod", &name]).ok();
 }
 
 #[test]

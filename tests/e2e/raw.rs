@@ -1,6 +1,6 @@
 //! The API as a client sees it that tries nothing again, unlike kubectl, and many such clients at once.
 
-use crate::cluster::{Space, eventually};
+use crate::cluster::{OWN_USER, Space, eventually};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -47,11 +47,15 @@ impl Proxy {
 
     /// One request, never sent twice.
     pub fn send(&self, method: &str, path: &str, content: &str, body: &str) -> Answer {
+        self.send_with(method, path, &format!("Content-Type: {content}"), body)
+    }
+
+    fn send_with(&self, method: &str, path: &str, headers: &str, body: &str) -> Answer {
         let began = Instant::now();
         let mut stream = TcpStream::connect(&self.address).unwrap();
         // HTTP/1.0: the answer comes whole and ends with the connection.
         let request = format!(
-            "{method} {path} HTTP/1.0\r\nHost: {}\r\nContent-Type: {content}\r\nContent-Length: {}\r\n\r\n{body}",
+            "{method} {path} HTTP/1.0\r\nHost: {}\r\n{headers}\r\nContent-Length: {}\r\n\r\n{body}",
             self.address,
             body.len()
         );
@@ -83,10 +87,11 @@ impl Proxy {
         })
     }
 
-    /// Writes part of a sandbox's status.
+    /// Writes part of a sandbox's status, as Sluice does: nobody else may.
     pub fn patch_status(&self, space: &Space, name: &str, status: &str) -> Answer {
         let path = format!("/apis/sluice.dev/v1alpha1/namespaces/{}/sandboxes/{name}/status", space.namespace);
-        self.send("PATCH", &path, "application/merge-patch+json", &format!("{{\"status\": {status}}}"))
+        let headers = format!("Content-Type: application/merge-patch+json\r\nImpersonate-User: {OWN_USER}");
+        self.send_with("PATCH", &path, &headers, &format!("{{\"status\": {status}}}"))
     }
 }
 

@@ -1,8 +1,8 @@
 //! Two and three replicas: they share the work, and one that dies, stops or goes harms nobody.
 
 use crate::cluster::{
-    Event, Outcome, SLUICE, Space, Watch, apply, condition, eventually, get, kubectl, kubectl_file, list, step_image,
-    witnesses,
+    Event, Outcome, RUNNERS, SLUICE, Space, Watch, apply, condition, eventually, get, kubectl, kubectl_file, list,
+    step_image, witnesses,
 };
 use crate::server::{Paused, SOON, Scaled, crash_of, executor, leader, names, rolled_out, signal};
 use crate::sleepers::{THREE, begin, begun, once, running, running_of, sandbox_of, sandbox_with};
@@ -95,7 +95,7 @@ fn w28_replicas_that_are_paused_past_their_leases_are_replaced_and_do_no_harm_wh
     let steps: &[_] = &[("first", 1, ""), ("second", 25, "first"), ("third", 3, "second")];
     let late = space.plugin("quick", &format!("  runner: {{image: '{}'}}\n  postCreate: {QUICK}", step_image()));
     let late = space.sandbox("late", &format!("  resources: [{{name: r, plugin: {late}}}]"));
-    let pods = Watch::new(&[&["pods", "-n", SLUICE, "-l", "sluice.dev/run"]]);
+    let pods = Watch::new(&[&["pods", "-n", RUNNERS, "-l", "sluice.dev/run"]]);
     let slow_before = sandbox_of(&space, "before", &[("preCreate", steps)]);
     let leading = leader();
     let (held, before, creating) = executed_beside(&space, &leading, &slow_before);

@@ -1,6 +1,8 @@
 //! What a plugin's runner says of its pods: what is laid over their template, and who shares one.
 
-use crate::cluster::{SLUICE, Space, apply, eventually, get, kubectl, list, log, plugin, step_image};
+use crate::cluster::{
+    RESTRICTED, RUNNERS, SLUICE, Space, apply, eventually, get, kubectl, list, log, plugin, step_image,
+};
 use crate::raw::Proxy;
 use crate::server::{crash, fresh};
 use crate::sleepers::{THREE, begin, begun, of_run, once, sandbox_in};
@@ -16,17 +18,17 @@ fn what_a_plugin_lays_over_the_pod_template_is_what_its_scripts_find() {
         "
 apiVersion: v1
 kind: Secret
-metadata: {{name: {secret}, namespace: {SLUICE}}}
+metadata: {{name: {secret}, namespace: {RUNNERS}}}
 stringData: {{word: hello}}
 ---
 apiVersion: v1
 kind: ConfigMap
-metadata: {{name: {secret}, namespace: {SLUICE}}}
+metadata: {{name: {secret}, namespace: {RUNNERS}}}
 data: {{who: world}}
 ---
 apiVersion: v1
 kind: ServiceAccount
-metadata: {{name: {account}, namespace: {SLUICE}}}
+metadata: {{name: {account}, namespace: {RUNNERS}}}
 "
     ))
     .ok();
@@ -47,9 +49,9 @@ metadata: {{name: {account}, namespace: {SLUICE}}}
         - name: main
           env: [{{name: WORD, valueFrom: {{secretKeyRef: {{name: {secret}, key: word}}}}}}]
           volumeMounts: [{{name: data, mountPath: /data}}]
-          securityContext: {{runAsUser: 0, runAsNonRoot: false}}
+          securityContext: {{runAsUser: 1000}}
           resources: {{limits: {{memory: 300Mi}}}}
-        - {{name: side, image: '{image}', command: [sleep, '600']}}
+        - {{name: side, image: '{image}', command: [sleep, '600'], {RESTRICTED}}}
   preCreate:
   - name: greet
     outputs: [{{name: o, valueFromPath: /out/o}}]
@@ -67,12 +69,12 @@ metadata: {{name: {account}, namespace: {SLUICE}}}
     let pod = std::thread::scope(|scope| {
         let applying = scope.spawn(|| apply(&manifest));
         let of = format!("sluice.dev/namespace={}", space.namespace);
-        let pod = eventually(SOON, "the step's pod is there", || list(&["-n", SLUICE, "pods", "-l", &of]).pop());
+        let pod = eventually(SOON, "the step's pod is there", || list(&["-n", RUNNERS, "pods", "-l", &of]).pop());
         applying.join().unwrap().ok();
         pod
     });
     let run = space.run("x", "PreCreate");
-    assert!(log(&run, "greet").starts_with("hello world as 0\n"), "{run:#}");
+    assert!(log(&run, "greet").starts_with("hello world as 1000\n"), "{run:#}");
     assert!(log(&run, "greet").contains("token"), "an account that is named is the pod's: {run:#}");
     let (metadata, spec) = (&pod["metadata"], &pod["spec"]);
     assert_eq!(metadata["labels"]["team"], "payments");
@@ -91,12 +93,13 @@ metadata: {{name: {account}, namespace: {SLUICE}}}
 #[test]
 fn an_overlay_that_says_what_it_must_not_is_refused_with_every_fault() {
     let space = Space::new("overlaid");
-    let refused = |overlay: &str| {
+    let refused_in = |namespace: &str, overlay: &str| {
         let spec = format!(
-            "  runner: {{image: a, podTemplateOverlay: '{overlay}'}}\n  preCreate: [{{name: one, script: '#!/bin/sh'}}]"
+            "  runner: {{image: a, namespace: {namespace}, podTemplateOverlay: '{overlay}'}}\n  preCreate: [{{name: one, script: '#!/bin/sh'}}]"
         );
         apply(&plugin(&space.name("p"), &spec)).refused().stderr
     };
+    let refused = |overlay: &str| refused_in(RUNNERS, overlay);
     let said = refused("{metadata: {name: p}, spec: {restartPolicy: Always, containers: [{name: main, image: b}]}}");
     for fault in [
         "spec.runner.podTemplateOverlay: metadata.name: \"p\" cannot be",
@@ -107,9 +110,9 @@ fn an_overlay_that_says_what_it_must_not_is_refused_with_every_fault() {
     }
     let said = refused("kind: Deployment");
     assert!(said.contains("spec.runner.podTemplateOverlay: kind: a pod template has no such field"), "{said}");
-    let said = refused("{spec: {serviceAccountName: sluice}}");
+    let said = refused_in(SLUICE, "{spec: {serviceAccountName: sluice}}");
     assert!(said.contains("\"sluice\" is Sluice's own, which no plugin may act as"), "{said}");
-    let said = refused("{spec: {volumes: [{name: tls, secret: {secretName: sluice-tls}}]}}");
+    let said = refused_in(SLUICE, "{spec: {volumes: [{name: tls, secret: {secretName: sluice-tls}}]}}");
     assert!(said.contains("refers to the Secret \"sluice-tls\", which is Sluice's own"), "{said}");
 }
 
@@ -146,7 +149,7 @@ fn with_isolation_each_try_of_a_script_has_a_pod_of_its_own() {
     let manifest = space.sandbox("x", &format!("  resources: [{{name: r, plugin: {plugin}}}]"));
     let of = format!("sluice.dev/namespace={}", space.namespace);
     let parts = || {
-        let pods = list(&["-n", SLUICE, "pods", "-l", &of]);
+        let pods = list(&["-n", RUNNERS, "pods", "-l", &of]);
         let alive = pods.iter().filter(|pod| pod["metadata"]["deletionTimestamp"].is_null());
         let mut parts: Vec<_> =
             alive.map(|pod| pod["metadata"]["labels"]["sluice.dev/part"].as_str().unwrap().to_owned()).collect();
@@ -179,7 +182,7 @@ fn w16_with_isolation_too_the_pod_of_the_step_is_joined_after_a_crash() {
     let before = eventually(SOON, "the second step runs", || {
         let run = space.runs("x").pop()?;
         let second = format!("{},sluice.dev/part=0-1-1-0", of_run(&run));
-        kubectl(&["-n", SLUICE, "logs", "-l", &second]).stdout.contains("begin").then_some(run)
+        kubectl(&["-n", RUNNERS, "logs", "-l", &second]).stdout.contains("begin").then_some(run)
     });
     let crashed = crash();
     interrupted.join().unwrap().refused();

@@ -1,6 +1,6 @@
 //! Sandboxes whose phases are scripts that take a while, to be interrupted, and what is asked of their runs.
 
-use crate::cluster::{Outcome, SLUICE, Space, eventually, kubectl, step_image};
+use crate::cluster::{Outcome, RUNNERS, Space, eventually, kubectl, step_image};
 use crate::server::SOON;
 use serde_json::Value;
 use std::thread::JoinHandle;
@@ -58,7 +58,7 @@ pub fn running(space: &Space, phase: &str, step: usize) -> Value {
 pub fn running_of(space: &Space, name: &str, phase: &str, step: usize) -> Value {
     eventually(SOON, &format!("step {step} of {phase} runs"), || {
         let run = space.runs(name).into_iter().find(|run| run["spec"]["phase"] == phase)?;
-        let log = kubectl(&["-n", SLUICE, "logs", "-l", &of_run(&run), "--tail=-1"]).stdout;
+        let log = kubectl(&["-n", RUNNERS, "logs", "-l", &of_run(&run), "--tail=-1"]).stdout;
         // The status tells it first; the script's own word is that it has begun.
         let begun = run["status"]["steps"][step]["state"] == "Running" && log.matches("begin").count() > step;
         begun.then_some(run)

@@ -1,6 +1,6 @@
 //! Pods that wait ready for a plugin: taken once, replaced at once, and gone with what they were kept for.
 
-use crate::cluster::{SLUICE, Space, apply, eventually, get, kubectl, list, plugin, step_image};
+use crate::cluster::{RUNNERS, Space, apply, eventually, get, kubectl, list, plugin, step_image};
 use crate::server::{crash, fresh};
 use crate::sleepers::{THREE, begin, begun, once, running, sandbox_in};
 use serde_json::Value;
@@ -35,7 +35,7 @@ impl Drop for Warm {
 /// The pods that wait for a plugin, ready or not, but not on their way out.
 fn waiting(plugin: &str) -> Vec<Value> {
     // A label's value is as long as 63 bytes; the names of these tests are shorter.
-    let mut pods = list(&["-n", SLUICE, "pods", "-l", &format!("sluice.dev/warm-of={plugin}")]);
+    let mut pods = list(&["-n", RUNNERS, "pods", "-l", &format!("sluice.dev/warm-of={plugin}")]);
     pods.retain(|pod| pod["metadata"]["deletionTimestamp"].is_null());
     pods
 }
@@ -87,7 +87,7 @@ fn a_pod_that_waits_is_used_once_by_any_phase_and_replaced_at_once() {
     let manifest = sandbox(&space, "x", &name);
     let applying = begin(move || apply(&manifest));
     let of = format!("sluice.dev/namespace={},sluice.dev/name=x", space.namespace);
-    let pod = eventually(SOON, "a pod is the run's", || list(&["-n", SLUICE, "pods", "-l", &of]).pop());
+    let pod = eventually(SOON, "a pod is the run's", || list(&["-n", RUNNERS, "pods", "-l", &of]).pop());
     let (metadata, run) = (&pod["metadata"], space.run("x", "PreCreate"));
     let taken = metadata["name"].as_str().unwrap().to_owned();
     assert!(before.contains(&taken), "{taken} did not wait: {before:?}");
@@ -101,7 +101,7 @@ fn a_pod_that_waits_is_used_once_by_any_phase_and_replaced_at_once() {
     let after = ready(&name, 2);
     assert!(!after.contains(&taken) && after.is_superset(&(&before - &[taken.clone()].into())), "{before:?} {after:?}");
     applying.join().unwrap().ok();
-    eventually(SOON, "what was used is gone", || get(&["-n", SLUICE, "pod", &taken]).is_none().then_some(()));
+    eventually(SOON, "what was used is gone", || get(&["-n", RUNNERS, "pod", &taken]).is_none().then_some(()));
 
     space.settle("x");
     kubectl(&["-n", &space.namespace, "delete", "sandbox", "x"]).ok();
@@ -152,7 +152,7 @@ fn a_pod_that_waits_and_is_deleted_or_breaks_is_replaced() {
     let space = Space::new("refill");
     let name = Warm::of(&space, &spec("warm: 1", "true"));
     let first = ready(&name, 1);
-    kubectl(&["-n", SLUICE, "delete", "pod", first.first().unwrap(), "--wait=false"]).ok();
+    kubectl(&["-n", RUNNERS, "delete", "pod", first.first().unwrap(), "--wait=false"]).ok();
     eventually(SOON, "another waits", || {
         let now = names(&waiting(&name));
         (now.len() == 1 && now.is_disjoint(&first)).then_some(())
@@ -160,7 +160,7 @@ fn a_pod_that_waits_and_is_deleted_or_breaks_is_replaced() {
     // Its agent ends with the word to do so, and the pod with it.
     let second = ready(&name, 1);
     let agent = ["exec", second.first().unwrap(), "--", "kill", "1"];
-    kubectl(&[&["-n", SLUICE], &agent[..]].concat()).ok();
+    kubectl(&[&["-n", RUNNERS], &agent[..]].concat()).ok();
     eventually(SOON, "a third waits", || {
         let now = names(&waiting(&name));
         (now.len() == 1 && now.is_disjoint(&second)).then_some(())
@@ -197,14 +197,14 @@ fn w16_a_pod_that_was_taken_is_found_again_after_a_crash() {
     });
     let run = running(&space, "PreCreate", 1);
     let of = format!("sluice.dev/run={}", run["metadata"]["name"].as_str().unwrap());
-    let pods = || names(&list(&["-n", SLUICE, "pods", "-l", &of]));
+    let pods = || names(&list(&["-n", RUNNERS, "pods", "-l", &of]));
     let taken = pods();
     assert!(taken.len() == 1 && taken.is_subset(&before), "{taken:?} {before:?}");
     let crashed = crash();
     interrupted.join().unwrap().refused();
     // One that waits goes while nobody is there to see to it.
     let left = before.difference(&taken).next().unwrap();
-    kubectl(&["-n", SLUICE, "delete", "pod", left, "--wait=false"]).ok();
+    kubectl(&["-n", RUNNERS, "delete", "pod", left, "--wait=false"]).ok();
     crashed.wait_for_successor();
     apply(&manifest).ok();
     space.settle("x");

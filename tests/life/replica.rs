@@ -250,7 +250,7 @@ impl TargetModel {
         if !world.is_orphan(&current) {
             return;
         }
-        if current.life.executor.is_none() && current.undoes.is_none() {
+        if current.life.executor.is_none() {
             world.withdraw(replica, run);
         } else {
             self.claim(world, replica, run);
@@ -307,6 +307,7 @@ impl TargetModel {
                 RunState::Committed => undone == 0,
                 RunState::Failed | RunState::Abandoned => run.life.compensated_by.is_none() || undone == 1,
                 RunState::Compensated => undone == 1,
+                RunState::Inert => false,
             }
         };
         let runs = world.runs.iter().enumerate().filter_map(|(index, run)| run.as_ref().map(|run| (index, run)));

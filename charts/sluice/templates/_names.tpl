@@ -59,7 +59,48 @@ annotations:
 {{- end -}}
 {{- end }}
 
-{{- /* Every namespace in which runners work, the release's own first, as a comma-separated list. */}}
+{{- /*
+Where plugins run that name no namespace. `helm upgrade --reuse-values` brings the values of a release that knew none of
+`runners`, here and below.
+*/}}
+{{- define "sluice.defaultRunnerNamespace" -}}
+{{ dig "namespace" "name" "sluice-runners" (.Values.runners | default dict) }}
+{{- end }}
+
+{{- /* Every namespace in which runners work, the default one first, as a comma-separated list. */}}
 {{- define "sluice.runnerNamespaces" -}}
-{{ prepend (without .Values.runnerNamespaces .Release.Namespace) .Release.Namespace | uniq | join "," }}
+{{ prepend (.Values.runnerNamespaces | default list) (include "sluice.defaultRunnerNamespace" .) | uniq | join "," }}
+{{- end }}
+
+{{- /* Where no sandbox may be: Sluice's own namespace and the runners', as a list in CEL. */}}
+{{- define "sluice.closedNamespaces" -}}
+{{ append (include "sluice.runnerNamespaces" . | splitList ",") .Release.Namespace | uniq | toJson }}
+{{- end }}
+
+{{- /* The user that Sluice is to the API server. */}}
+{{- define "sluice.user" -}}
+system:serviceaccount:{{ .Release.Namespace }}:{{ include "sluice.fullname" . }}
+{{- end }}
+
+{{- /* The service accounts that values name, by namespace. */}}
+{{- define "sluice.runnerAccounts" -}}
+{{ dig "serviceAccounts" dict (.Values.runners | default dict) | toYaml }}
+{{- end }}
+
+{{- /* Fails where the values would let a plugin act as Sluice. */}}
+{{- define "sluice.checkRunners" -}}
+{{- $own := .Release.Namespace -}}
+{{- $namespaces := include "sluice.runnerNamespaces" . | splitList "," -}}
+{{- $accounts := include "sluice.runnerAccounts" . | fromYaml -}}
+{{- if and (has $own $namespaces) (not (dig "allowOwnNamespace" false (.Values.runners | default dict))) -}}
+{{- fail (printf "plugins may not run in %q, the namespace of the release, unless runners.allowOwnNamespace is true: name another in runners.namespace.name and runnerNamespaces" $own) -}}
+{{- end -}}
+{{- range $namespace, $names := $accounts -}}
+{{- if not (has $namespace $namespaces) -}}
+{{- fail (printf "runners.serviceAccounts names the namespace %q, where no plugin runs: add it to runnerNamespaces, or take it out" $namespace) -}}
+{{- end -}}
+{{- if and (eq $namespace $own) (has (include "sluice.fullname" $) $names) -}}
+{{- fail (printf "runners.serviceAccounts.%s names %q, which is Sluice's own account and no plugin may act as: make one for the plugin, with the rights that it needs" $own (include "sluice.fullname" $)) -}}
+{{- end -}}
+{{- end -}}
 {{- end }}

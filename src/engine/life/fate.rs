@@ -3,8 +3,9 @@
 use super::since;
 use crate::api::Phase;
 use crate::engine::index::RunEntry;
-use crate::plan::timing;
+use crate::plan::{key, timing};
 use k8s_openapi::jiff::Timestamp;
+use serde_json::Value;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -31,6 +32,23 @@ pub struct Stored {
 }
 
 impl Stored {
+    /// What an object tells of itself, as it is stored now.
+    pub fn of(object: &Value) -> Self {
+        let metadata = &object["metadata"];
+        Self {
+            uid: metadata["uid"].as_str().unwrap_or_default().to_owned(),
+            generation: metadata["generation"].as_i64().unwrap_or_default(),
+            spec_hash: key::hash(&object["spec"]),
+            deleting: !metadata["deletionTimestamp"].is_null(),
+            ..Self::default()
+        }
+    }
+
+    /// Whether another look has found the same spec of the same object, in the same generation.
+    pub fn is_still(&self, live: &Self) -> bool {
+        (&self.uid, self.generation, &self.spec_hash) == (&live.uid, live.generation, &live.spec_hash)
+    }
+
     /// Whether this spec was stored under this generation; unknown where nobody saw.
     fn had(&self, generation: i64, spec_hash: &str) -> Option<bool> {
         let seen = if generation == self.generation { Some(&self.spec_hash) } else { self.before.get(&generation) };

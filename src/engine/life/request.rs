@@ -113,7 +113,9 @@ pub fn next(latest: Option<&RunEntry>, undo: Option<&RunEntry>, asking: Asking<'
         RunState::Failed if !latest.removes_target && is_to_be_told(latest, asking) => Next::Report { run },
         // A deletion that is under way runs its pre-delete no second time, however often it is asked for.
         RunState::Committed if latest.removes_target => Next::Reuse { run },
-        RunState::Failed | RunState::Committed | RunState::Abandoned | RunState::Compensated => again(),
+        RunState::Failed | RunState::Committed | RunState::Abandoned | RunState::Compensated | RunState::Inert => {
+            again()
+        }
     }
 }
 

@@ -422,7 +422,7 @@ mod tests {
             RunState::Running => 1,
             RunState::Succeeded | RunState::Failed => 2,
             RunState::Committed | RunState::Abandoned => 3,
-            RunState::Compensated => 4,
+            RunState::Compensated | RunState::Inert => 4,
         }
     }
 

@@ -1,7 +1,7 @@
 //! Malformed plugins.
 
 use super::refused;
-use crate::cluster::{EDITOR, SLUICE, Space, apply, kubectl, plugin, step_image};
+use crate::cluster::{EDITOR, RUNNERS, Space, apply, kubectl, plugin, step_image};
 use std::fmt::Write;
 
 const OBJECT: &str = "{apiVersion: v1, kind: ConfigMap, metadata: {name: m}}";
@@ -206,11 +206,13 @@ fn a_plugin_that_could_not_run_is_refused_when_it_is_applied() {
         (
             "a namespace where plugins may not run",
             whole("  runner: {image: i, namespace: kube-system}\n  preCreate: [{name: a, script: '#!/bin/sh'}]"),
-            &["spec.runner.namespace: plugins may not run in \"kube-system\"", SLUICE, "runnerNamespaces"],
+            &["spec.runner.namespace: plugins may not run in \"kube-system\"", RUNNERS, "runnerNamespaces"],
         ),
         (
             "Sluice's own service account",
-            whole("  runner: {image: i, serviceAccountName: sluice}\n  preCreate: [{name: a, script: '#!/bin/sh'}]"),
+            whole(
+                "  runner: {image: i, namespace: sluice-system, serviceAccountName: sluice}\n  preCreate: [{name: a, script: '#!/bin/sh'}]",
+            ),
             &["spec.runner.serviceAccountName: is Sluice's own", "make one for the plugin"],
         ),
         (

@@ -11,8 +11,9 @@ fn path(kind: &str) -> String {
 
 /// A review as the API server would write it; the objects are missing where they are null.
 fn review(space: &Space, operation: &str, object: &Value, old: &Value) -> String {
+    let name = if object.is_null() { &old["metadata"]["name"] } else { &object["metadata"]["name"] };
     let request = json!({
-        "uid": "1", "operation": operation, "name": object["metadata"]["name"], "namespace": space.namespace,
+        "uid": "1", "operation": operation, "name": name, "namespace": space.namespace,
         "kind": {"group": "sluice.dev", "version": "v1alpha1", "kind": "Sandbox"},
         "resource": {"group": "sluice.dev", "version": "v1alpha1", "resource": "sandboxes"},
         "userInfo": {"username": "nobody", "groups": ["system:masters"]},
@@ -92,4 +93,39 @@ fn an_update_that_comes_when_its_sandbox_is_gone_runs_nothing() {
     assert_eq!((&response["allowed"], &response["status"]["code"]), (&json!(false), &json!(404)), "{answer}");
     assert!(response["status"]["message"].as_str().unwrap().contains("was deleted meanwhile"), "{answer}");
     assert_eq!(space.runs("x").len(), known, "a run was begun for what is gone, or stays");
+}
+
+#[test]
+fn t02_a_review_that_does_not_show_what_is_stored_runs_no_phase() {
+    let space = Space::new("forged");
+    let plugin = space.plugin("witness", &witnesses());
+    apply(&space.sandbox("x", &format!("  description: first\n  resources: [{{name: r, plugin: {plugin}}}]"))).ok();
+    let stored = space.settle("x");
+    let known = space.runs("x").len();
+    let send = |operation: &str, new: &Value, old: &Value| -> Value {
+        let path = proxied(&format!("{}?timeout=10s", path("validatingwebhookconfiguration")));
+        let answer = kubectl_file(&["create", "--raw", &path], &review(&space, operation, new, old)).ok();
+        serde_json::from_str(&answer.stdout).unwrap()
+    };
+    // Another spec, another generation, another object: each as somebody would guess it.
+    let with = |change: &dyn Fn(&mut Value)| {
+        let mut object = stored.clone();
+        change(&mut object);
+        object
+    };
+    let forged: [Value; 3] = [
+        with(&|object| object["spec"]["resources"][0]["params"] = json!({"size": "1"})),
+        with(&|object| object["metadata"]["generation"] = json!(7)),
+        with(&|object| object["metadata"]["uid"] = json!("00000000-0000-0000-0000-000000000000")),
+    ];
+    for old in &forged {
+        let answer = send("DELETE", &Value::Null, old);
+        assert_eq!(answer["response"]["allowed"], json!(false), "{answer}");
+        let mut new = old.clone();
+        new["spec"]["description"] = json!("second");
+        let answer = send("UPDATE", &new, old);
+        assert_eq!(answer["response"]["allowed"], json!(false), "{answer}");
+    }
+    assert_eq!(space.runs("x").len(), known, "{:#?}", space.runs("x"));
+    assert!(space.get("configmap", "pre-delete-x").is_none() && space.get("configmap", "pre-update-x").is_none());
 }
