@@ -24,7 +24,7 @@ crds := charts/sluice/files/crds.yaml
 with := tests/cluster/with
 host = $(shell rustc -vV | sed -n 's/^host: //p')
 
-.PHONY: help demo cluster down test check unit fuzz e2e chaos upgrade-loop bench bench-held image generate fmt clean
+.PHONY: help demo cluster down test check unit fuzz e2e chaos upgrade-loop bench bench-held bench-hostile image generate fmt clean
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
@@ -70,6 +70,12 @@ bench: tools build ## every number of docs/performance.md, on a cluster of its o
 	cargo build --locked -q --release --example bench
 	cargo bench --locked -q --bench planner
 	@tests/cluster/e2e $(CARGO_TARGET_DIR)/$(host)/release/examples/bench
+
+bench-hostile: export PROFILE = release
+bench-hostile: export AUDIT = off
+bench-hostile: tools build ## memory, and what others wait, while Sluice is attacked, on a cluster of its own; some 5 minutes
+	cargo build --locked -q --release --example bench
+	@tests/cluster/e2e $(CARGO_TARGET_DIR)/$(host)/release/examples/bench hostile
 
 bench-held: export AUDIT = off
 bench-held: up build ## what held changes cost the API server's other users, measured on a cluster with Sluice in it

@@ -3,16 +3,20 @@
 //!
 //! Without an argument it does all of it and writes `bench/results.json` and the tables of the page. Named parts
 //! (`hooks`, `post`, `quiet`, `server`, `full`) are measured and printed alone; `tables` writes the page anew.
+//! `hostile` is what `make bench-hostile` runs: its results are written beside the others.
 
+mod attacks;
 mod bare;
 mod client;
 mod fill;
 mod helm;
 mod hooks;
+mod hostile;
 mod load;
 mod machine;
 mod objects;
 mod plain;
+mod pods;
 mod post;
 mod quiet;
 mod results;
@@ -59,18 +63,26 @@ async fn main() -> anyhow::Result<()> {
     if parts == [bare::ARGUMENT] {
         return bare::serve().await;
     }
+    let stored = || -> anyhow::Result<Value> {
+        Ok(serde_json::from_str(&std::fs::read_to_string(&file).context("bench/results.json")?)?)
+    };
     if parts == ["tables"] {
-        let stored: Value = serde_json::from_str(&std::fs::read_to_string(&file).context("bench/results.json")?)?;
-        return results::put_into(&page, &results::markdown(&stored)?);
+        return results::put_into(&page, &stored()?);
     }
     let mut results = Results::default();
+    if parts == ["hostile"] {
+        hostile::measure(&client::client(None).await?, &mut results).await?;
+        let all = results.into_hostile(root, stored()?)?;
+        println!("{}", results::hostile_markdown(&all)?);
+        std::fs::write(&file, format!("{all:#}\n"))?;
+        return results::put_into(&page, &all);
+    }
     measure(root, &parts, &mut results).await?;
-    let all = results.into_json(root)?;
-    let tables = results::markdown(&all)?;
-    println!("{tables}");
+    let all = results.into_json(root, &stored().unwrap_or_default())?;
+    println!("{}", results::markdown(&all)?);
     if parts.is_empty() {
         std::fs::write(&file, format!("{all:#}\n"))?;
-        results::put_into(&page, &tables)?;
+        results::put_into(&page, &all)?;
     }
     Ok(())
 }

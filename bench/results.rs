@@ -9,8 +9,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-const BEGIN: &str = "<!-- what `make bench` wrote -->";
-const END: &str = "<!-- end of what `make bench` wrote -->";
+/// What of a run begins so is of `make bench-hostile`, in `results.json` as well.
+const HOSTILE: &str = "hostile";
 
 enum Goal {
     AtLeast(f64),
@@ -31,6 +31,13 @@ const GOALS: [(&str, &str, &str, Goal); 12] = [
     ("post_latency_p99_ms", "from `Ready` to the post-phase's first step: p99 of 100", "ms", Goal::Under(300.0)),
     ("post_latency_p50_ms", "the same: p50", "ms", Goal::Under(300.0)),
     ("growth_10k", "`nohook_p50_ms` with 10,000 sandboxes over that with 10", "", Goal::Under(1.2)),
+];
+
+/// What must hold while somebody means Sluice ill.
+const HOSTILE_GOALS: [(&str, &str, &str, Goal); 3] = [
+    ("hostile_rss_peak_mib", "the most memory of a replica, whatever is done to it", "MiB", Goal::Under(200.0)),
+    ("hostile_create_p99_ms", "another user's small create in the meantime: the worst p99", "ms", Goal::Under(1000.0)),
+    ("hostile_restarts", "restarts of Sluice's containers", "", Goal::Under(1.0)),
 ];
 
 /// Everything that was measured in one run.
@@ -62,25 +69,72 @@ impl Results {
         self.detail(what, ms(time), "ms");
     }
 
-    /// Everything, with the date, the machine and the commit.
-    pub fn into_json(self, root: &Path) -> anyhow::Result<Value> {
-        let date = Timestamp::now().strftime("%Y-%m-%d").to_string();
-        let mut all = json!({"date": date, "machine": machine()?, "commit": commit(root)});
-        let all_fields = all.as_object_mut().context("an object")?;
+    /// Everything, with the date, the machine and the commit; beside it what `stored` has of `make bench-hostile`.
+    pub fn into_json(self, root: &Path, stored: &Value) -> anyhow::Result<Value> {
+        let mut all = Map::new();
         for (key, ..) in GOALS {
-            all_fields.insert(key.to_owned(), self.keys.get(key).cloned().unwrap_or_default());
+            all.insert(key.to_owned(), self.keys.get(key).cloned().unwrap_or_default());
         }
-        all_fields.insert("details".to_owned(), json!(self.details));
+        let of_hostile = stored.as_object().into_iter().flatten().filter(|(key, _)| key.starts_with(HOSTILE));
+        all.extend(of_hostile.map(|(key, value)| (key.clone(), value.clone())));
+        all.extend(self.run(root)?);
+        Ok(all.into())
+    }
+
+    /// `stored` with what this run of `make bench-hostile` found.
+    pub fn into_hostile(self, root: &Path, stored: Value) -> anyhow::Result<Value> {
+        let mut all = stored;
+        for (key, ..) in HOSTILE_GOALS {
+            all[key] = self.keys.get(key).cloned().unwrap_or_default();
+        }
+        all[HOSTILE] = self.run(root)?.into();
         Ok(all)
+    }
+
+    /// When and where this run was, and its details.
+    fn run(self, root: &Path) -> anyhow::Result<Map<String, Value>> {
+        let date = Timestamp::now().strftime("%Y-%m-%d").to_string();
+        Ok(Map::from_iter([
+            ("date".to_owned(), json!(date)),
+            ("machine".to_owned(), json!(machine()?)),
+            ("commit".to_owned(), json!(commit(root))),
+            ("details".to_owned(), json!(self.details)),
+        ]))
     }
 }
 
-/// The results as tables.
+/// Puts the results as tables into the page, in place of those that are there.
+pub fn put_into(page: &Path, results: &Value) -> anyhow::Result<()> {
+    let what = || page.display().to_string();
+    let mut text = std::fs::read_to_string(page).with_context(what)?;
+    for (command, tables) in [("make bench", markdown(results)?), ("make bench-hostile", hostile_markdown(results)?)] {
+        let (begin, end) =
+            (format!("<!-- what `{command}` wrote -->"), format!("<!-- end of what `{command}` wrote -->"));
+        let (before, rest) = text.split_once(&begin).with_context(|| format!("{} has no line {begin}", what()))?;
+        let (_, after) = rest.split_once(&end).with_context(|| format!("{} has no line {end}", what()))?;
+        text = format!("{before}{begin}\n\n{tables}\n{end}{after}");
+    }
+    std::fs::write(page, text).with_context(what)
+}
+
+/// The results of `make bench` as tables.
 pub fn markdown(results: &Value) -> anyhow::Result<String> {
-    let text = |field: &str| results[field].as_str().unwrap_or("unknown").to_owned();
+    tables(results, results, &GOALS)
+}
+
+/// Those of `make bench-hostile`.
+pub fn hostile_markdown(results: &Value) -> anyhow::Result<String> {
+    tables(results, &results[HOSTILE], &HOSTILE_GOALS)
+}
+
+fn tables(results: &Value, run: &Value, goals: &[(&str, &str, &str, Goal)]) -> anyhow::Result<String> {
+    if run.is_null() {
+        return Ok("Not measured yet.\n".to_owned());
+    }
+    let text = |field: &str| run[field].as_str().unwrap_or("unknown").to_owned();
     let mut page = format!("Measured on {}, commit {}, on {}.\n\n", text("date"), text("commit"), text("machine"));
     page += "| what | key | measured | target | reached |\n| --- | --- | --- | --- | --- |\n";
-    for (key, what, unit, goal) in &GOALS {
+    for (key, what, unit, goal) in goals {
         let (target, reached) = match (goal, results[*key].as_f64()) {
             (Goal::AtLeast(least), measured) => (format!("at least {least}"), measured.map(|value| value >= *least)),
             (Goal::Under(most), measured) => (format!("under {most}"), measured.map(|value| value < *most)),
@@ -90,21 +144,12 @@ pub fn markdown(results: &Value) -> anyhow::Result<String> {
         writeln!(page, "| {what} | `{key}` | {measured} | {target} | {reached} |")?;
     }
     page += "\nWhat these come from, and what else was measured:\n\n| what | measured |\n| --- | --- |\n";
-    for detail in results["details"].as_array().into_iter().flatten() {
+    for detail in run["details"].as_array().into_iter().flatten() {
         let value =
             with_unit(detail["value"].as_f64().unwrap_or_default(), detail["unit"].as_str().unwrap_or_default());
         writeln!(page, "| {} | {value} |", detail["what"].as_str().unwrap_or_default())?;
     }
     Ok(page)
-}
-
-/// Puts the tables into the page, in place of those that are there.
-pub fn put_into(page: &Path, tables: &str) -> anyhow::Result<()> {
-    let what = || page.display().to_string();
-    let old = std::fs::read_to_string(page).with_context(what)?;
-    let (before, rest) = old.split_once(BEGIN).with_context(|| format!("{} has no line {BEGIN}", what()))?;
-    let (_, after) = rest.split_once(END).with_context(|| format!("{} has no line {END}", what()))?;
-    std::fs::write(page, format!("{before}{BEGIN}\n\n{tables}\n{END}{after}")).with_context(what)
 }
 
 /// Three digits say all that a measurement of this kind can.

@@ -28,8 +28,9 @@ pub const VALIDATE_NAME: &str = "validate.sluice.dev";
 pub const MUTATE_NAME: &str = "default.sluice.dev";
 /// The longest that the API server allows: a phase is held for as long as it may be.
 pub const VALIDATE_TIMEOUT_SECONDS: u32 = 30;
-/// The mutating webhook only computes.
-pub const MUTATE_TIMEOUT_SECONDS: u32 = 5;
+/// The mutating webhook only computes; but a large change may have to wait for room, and where an answer comes too late
+/// the API server shows its user the URL.
+pub const MUTATE_TIMEOUT_SECONDS: u32 = 10;
 /// The name of the condition under which the API server asks.
 const CONDITION: &str = "may-run-a-phase";
 /// Annotation of a sandbox that has forks: an admission has seen them. One without it was stored while none was asked.

@@ -1,5 +1,6 @@
 //! `sluice server`: everything that runs in the cluster, started in the order in which each part needs the others.
 
+use super::probes::{Ready, probes};
 use crate::api::ResourcePlugin;
 use crate::certs::keep::keep_rotated;
 use crate::certs::reload::{Patience, keep_reloaded};
@@ -20,16 +21,15 @@ use crate::plan::plugins::Plugins;
 use crate::plan::queue;
 use crate::plan::seal::Sealer;
 use crate::webhook::admit::Admission;
+use crate::webhook::body::Room;
+use crate::webhook::guests::Guests;
 use crate::webhook::hold::{Holder, Limits, new_routing_key};
 use crate::webhook::plugin::{PluginAdmission, RunnerLimits};
 use crate::webhook::rights::Rights;
 use crate::webhook::router::{Webhooks, router};
-use crate::webhook::serve::{Drain, listen, serve_tls};
+use crate::webhook::serve::{Drain, PROBE_BOUNDS, listen, serve_probes, serve_tls};
 use crate::webhook::waits::Waits;
 use anyhow::Context as _;
-use axum::Router;
-use axum::http::StatusCode;
-use axum::routing::get;
 use clap::{Args, ValueEnum};
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::jiff::Timestamp;
@@ -226,9 +226,9 @@ async fn serve(args: ServerArgs) -> anyhow::Result<ExitCode> {
     let server = tokio::spawn(serve_tls(listening, router, serving.clone(), stop.clone(), drain));
 
     let ready = Ready { synced: [runs_ready, replicas_ready, plugins_ready.clone()], stop: stop.clone() };
-    let http = tokio::net::TcpListener::bind(args.http_address).await.context("probes cannot be answered")?;
+    let http = listen(args.http_address).context("probes cannot be answered")?;
     let probes = probes(ready.clone(), metrics.clone(), engine.clone());
-    tokio::spawn(async move { axum::serve(http, probes).await });
+    tokio::spawn(serve_probes(http, probes, Guests::new(PROBE_BOUNDS)));
 
     ready.wait().await;
     let leader = tokio::spawn(lead(
@@ -298,6 +298,7 @@ fn webhooks(
             },
         },
         metrics: metrics.clone(),
+        room: Room::default(),
     }
 }
 
@@ -417,39 +418,4 @@ async fn follow_plugins(client: Client, plugins: Arc<RwLock<Plugins>>, synced: w
             }
         }
     }
-}
-
-/// Whether this replica can answer reviews.
-#[derive(Clone)]
-struct Ready {
-    synced: [watch::Receiver<bool>; 3],
-    stop: CancellationToken,
-}
-
-impl Ready {
-    fn is_ready(&self) -> bool {
-        !self.stop.is_cancelled() && self.synced.iter().all(|synced| *synced.borrow())
-    }
-
-    async fn wait(&self) {
-        for synced in &self.synced {
-            // The sender lives as long as the process.
-            let _ = synced.clone().wait_for(|synced| *synced).await;
-        }
-    }
-}
-
-fn probes(ready: Ready, metrics: Arc<Metrics>, engine: Arc<Engine>) -> Router {
-    Router::new()
-        .route("/livez", get(|| async { "ok" }))
-        .route(
-            "/readyz",
-            get(move || async move {
-                if ready.is_ready() { (StatusCode::OK, "ok") } else { (StatusCode::SERVICE_UNAVAILABLE, "not ready") }
-            }),
-        )
-        .route(
-            "/metrics",
-            get(move || async move { metrics.text(&engine).map_err(|_| StatusCode::INTERNAL_SERVER_ERROR) }),
-        )
 }

@@ -219,19 +219,30 @@ pub fn lives_on(run: &PhaseRunSpec, resource: &str) -> bool {
     stays && declared(&run.object).unwrap_or_default().iter().any(|r| r.name == resource)
 }
 
-/// An object without what only the API server needs, so that a run stays small.
+/// An object without what only the API server needs, so that a run stays small. What is left out, which may be most of
+/// it, is not copied first.
 pub fn snapshot(object: &Value) -> Value {
-    let mut object = object.clone();
-    if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
-        metadata.remove("managedFields");
-        if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
-            annotations.remove("kubectl.kubernetes.io/last-applied-configuration");
+    let Some(fields) = object.as_object() else { return object.clone() };
+    let kept = fields.iter().filter(|(name, _)| *name != "status");
+    let copied = kept.map(|(name, value)| {
+        let copy = if name == "metadata" { snapshot_of_metadata(value) } else { value.clone() };
+        (name.clone(), copy)
+    });
+    Value::Object(copied.collect())
+}
+
+fn snapshot_of_metadata(metadata: &Value) -> Value {
+    let Some(fields) = metadata.as_object() else { return metadata.clone() };
+    let kept = fields.iter().filter(|(name, _)| *name != "managedFields");
+    let copied = kept.map(|(name, value)| match value {
+        Value::Object(annotations) if name == "annotations" => {
+            let kept =
+                annotations.iter().filter(|(name, _)| *name != "kubectl.kubernetes.io/last-applied-configuration");
+            (name.clone(), Value::Object(kept.map(|(name, value)| (name.clone(), value.clone())).collect()))
         }
-    }
-    if let Some(fields) = object.as_object_mut() {
-        fields.remove("status");
-    }
-    object
+        value => (name.clone(), value.clone()),
+    });
+    Value::Object(copied.collect())
 }
 
 /// What identifies an object.

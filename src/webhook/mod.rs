@@ -2,6 +2,9 @@
 
 pub mod admit;
 mod ask;
+pub mod body;
+mod cost;
+pub mod guests;
 pub mod hold;
 pub mod mutate;
 mod names;

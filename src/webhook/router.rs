@@ -1,39 +1,33 @@
 //! The two paths that the API server calls, who is taken for the API server, and how an answer always leaves in time.
 
 use super::admit::Admission;
+use super::body::Room;
+use super::guests::Caller;
 use super::mutate;
 use super::plugin::PluginAdmission;
-use super::review::{Answer, Request, Review, timeout};
+use super::review::{Answer, Request, timeout};
 use crate::api::GROUP;
 use crate::certs::token::accept::Accepted;
 use crate::certs::webhook_spec::{MUTATE_PATH, VALIDATE_PATH};
 use crate::metrics::Metrics;
 use crate::plan::timing;
 use axum::Router;
-use axum::body::Bytes;
-use axum::extract::{DefaultBodyLimit, Query, Request as Call, State};
+use axum::extract::{Request as Call, State};
 use axum::http::StatusCode;
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::post;
 use k8s_openapi::jiff::Timestamp;
-use serde::Deserialize;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::time::Instant;
-
-/// A review carries two whole objects, of at most 1.5 MiB each.
-const BODY_LIMIT: usize = 8 * 1024 * 1024;
 
 /// What the webhooks need.
 pub struct Webhooks {
     pub sandboxes: Admission,
     pub plugins: PluginAdmission,
     pub metrics: Arc<Metrics>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Given {
-    timeout: Option<String>,
+    pub room: Room,
 }
 
 /// Answers whoever knows a token that is `accepted`, and nobody else.
@@ -42,17 +36,19 @@ pub fn router(webhooks: Arc<Webhooks>, accepted: Arc<Accepted>) -> Router {
     let routes = Router::new()
         .route(&format!("{VALIDATE_PATH}/{{token}}"), post(validate))
         .route(&format!("{MUTATE_PATH}/{{token}}"), post(default))
-        .layer(DefaultBodyLimit::max(BODY_LIMIT))
         .with_state(webhooks);
     guarded(routes, accepted, metrics)
 }
 
-/// `routes`, for whoever knows the token. It stands before everything else: nothing of a stranger's body is read.
+/// `routes`, for whoever knows the token. It stands before everything else: nothing of a stranger's body is read. A
+/// connection that has brought the token once is not one of a stranger's any more.
 fn guarded(routes: Router, accepted: Arc<Accepted>, metrics: Arc<Metrics>) -> Router {
     let guard = move |call: Call, next: Next| {
         let known = token(call.uri().path()).is_some_and(|given| accepted.accepts(given, Timestamp::now()));
         if !known {
             metrics.stranger();
+        } else if let Some(caller) = call.extensions().get::<Caller>() {
+            caller.vouch();
         }
         async move { if known { next.run(call).await } else { StatusCode::NOT_FOUND.into_response() } }
     };
@@ -65,13 +61,13 @@ fn token(path: &str) -> Option<&str> {
     below(VALIDATE_PATH).or_else(|| below(MUTATE_PATH))
 }
 
-async fn validate(State(webhooks): State<Arc<Webhooks>>, Query(given): Query<Given>, body: Bytes) -> Response {
+async fn validate(State(webhooks): State<Arc<Webhooks>>, call: Call) -> Response {
     let began = Instant::now();
-    let request = match request(&body) {
-        Ok(request) => request,
-        Err(refusal) => return (StatusCode::BAD_REQUEST, refusal).into_response(),
+    let deadline = began + timing::hold(given(&call));
+    let (request, _room) = match webhooks.room.receive(call.into_body(), deadline).await {
+        Ok(received) => received,
+        Err(answer) => return answer,
     };
-    let deadline = began + timing::hold(given.timeout.as_deref().and_then(timeout));
     let answer = match kind(&request) {
         Some(Kind::Sandbox) => webhooks.sandboxes.sandbox(&request, deadline).await,
         Some(Kind::Plugin) => webhooks.plugins.plugin(&request).await,
@@ -84,10 +80,11 @@ async fn validate(State(webhooks): State<Arc<Webhooks>>, Query(given): Query<Giv
     Json(answer.into_review(&request.uid)).into_response()
 }
 
-async fn default(State(webhooks): State<Arc<Webhooks>>, body: Bytes) -> Response {
-    let request = match request(&body) {
-        Ok(request) => request,
-        Err(refusal) => return (StatusCode::BAD_REQUEST, refusal).into_response(),
+async fn default(State(webhooks): State<Arc<Webhooks>>, call: Call) -> Response {
+    let deadline = Instant::now() + timing::hold(given(&call));
+    let (request, _room) = match webhooks.room.receive(call.into_body(), deadline).await {
+        Ok(received) => received,
+        Err(answer) => return answer,
     };
     let answer = match kind(&request) {
         Some(Kind::Sandbox) => {
@@ -97,6 +94,14 @@ async fn default(State(webhooks): State<Arc<Webhooks>>, body: Bytes) -> Response
         _ => Answer::allow(),
     };
     Json(answer.into_review(&request.uid)).into_response()
+}
+
+/// How long the API server waits for the answer, where it says so. Whatever else the query is, nothing is answered for
+/// it before the body has been read.
+fn given(call: &Call) -> Option<Duration> {
+    let query = url::form_urlencoded::parse(call.uri().query()?.as_bytes());
+    let given = query.into_iter().find(|(name, _)| name == "timeout").map(|(_, value)| value)?;
+    timeout(&given)
 }
 
 enum Kind {
@@ -115,12 +120,6 @@ fn kind(request: &Request) -> Option<Kind> {
         "resourceplugins" => Some(Kind::Plugin),
         _ => None,
     }
-}
-
-/// The request in a review, or what to say of a body that holds none.
-fn request(body: &[u8]) -> Result<Request, String> {
-    let review: Review = serde_json::from_slice(body).map_err(|e| format!("this is no AdmissionReview: {e}"))?;
-    review.request.ok_or_else(|| "the AdmissionReview has no request".to_owned())
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! The TLS server around a router: who may wait how long, and how it stops without failing anybody.
+//! The servers around routers: who may wait how long, how much of them may be unread, and how the TLS server stops
+//! without failing anybody.
 //!
 //! It knows nothing of what the router answers, nor where the certificate comes from.
 
@@ -19,14 +20,40 @@ use rustls::ServerConfig;
 use rustls::server::ResolvesServerCert;
 use tokio_util::sync::CancellationToken;
 
-const HANDSHAKE: Duration = Duration::from_secs(10);
-const FIRST_REQUEST: Duration = Duration::from_secs(30);
+use super::guests::{Bounds, Gate, Guests};
+
+/// What the webhooks' port bears of whoever has not shown that it knows the token.
+///
+/// A connection that says nothing costs no more than its place, and the API server may have made one that it has no
+/// use for yet: it closes such a one after 90 s itself, and whoever closes first decides whether a request can be lost.
+pub const WEBHOOK_BOUNDS: Bounds = Bounds {
+    strangers: 256,
+    known: 1024,
+    handshake: Duration::from_secs(10),
+    silent: Duration::from_secs(100),
+    speaking: Duration::from_secs(10),
+};
+/// What the probes' port bears, where everybody is a stranger: a kubelet and a scraper or two need a connection each.
+pub const PROBE_BOUNDS: Bounds = Bounds {
+    strangers: 64,
+    known: 0,
+    handshake: Duration::from_secs(10),
+    silent: Duration::from_secs(10),
+    speaking: Duration::from_secs(30),
+};
 /// Also bounds how long a connection may be idle, so it must be more than the API server's own 90 s: whoever closes
 /// first decides whether a request can be lost in the crossing.
 const HEADERS: Duration = Duration::from_secs(120);
 const PROBE_AFTER: Duration = Duration::from_secs(30);
 const PROBE_ANSWER: Duration = Duration::from_secs(20);
-const STREAMS: u32 = 1000;
+/// How long the probes' port waits for a request's headers, and keeps an idle connection.
+const PROBE_HEADERS: Duration = Duration::from_secs(10);
+/// What is read ahead of a connection, and so the longest headers. The API server's are under 1 KiB.
+const BUFFER: usize = 16 * 1024;
+const MOST_HEADERS: usize = 64;
+const STREAMS: u32 = 128;
+/// What an HTTP/2 caller may send ahead of what is read, on all its streams.
+const WINDOW: u32 = 128 * 1024;
 
 /// How to stop.
 #[derive(Debug, Clone, Copy)]
@@ -59,7 +86,7 @@ pub enum ServeError {
     #[error("cannot set up TLS 1.2 and 1.3")]
     Tls(#[source] rustls::Error),
     /// The server broke.
-    #[error("the TLS server on {address} failed")]
+    #[error("the server on {address} failed")]
     Serve {
         /// Where it listened.
         address: SocketAddr,
@@ -95,14 +122,25 @@ pub async fn serve_tls(
     shutdown: CancellationToken,
     drain: Drain,
 ) -> Result<(), ServeError> {
+    let guests = Guests::new(WEBHOOK_BOUNDS);
+    serve_guests(listening, router, tls(resolver)?, guests, shutdown, drain).await
+}
+
+async fn serve_guests(
+    listening: Listening,
+    router: Router,
+    config: ServerConfig,
+    guests: Arc<Guests>,
+    shutdown: CancellationToken,
+    drain: Drain,
+) -> Result<(), ServeError> {
     let Listening { listener, address } = listening;
     let failed = |source| ServeError::Serve { address, source };
     let handle = Handle::new();
     let mut server = axum_server::from_tcp(listener)
         .map_err(failed)?
-        .acceptor(acceptor(tls(resolver)?))
+        .acceptor(Gate::new(acceptor(config), guests))
         .handle(handle.clone())
-        .first_request_timeout(FIRST_REQUEST)
         .accept_error_handler(|peer, error| tracing::debug!(?peer, %error, "connection refused"));
     limit(&mut server);
     let router = router.layer(middleware::from_fn_with_state(shutdown.clone(), send_away));
@@ -119,13 +157,25 @@ pub async fn serve_tls(
     }
 }
 
+/// Answers everybody over plain HTTP/1.1, until the future is dropped.
+pub async fn serve_probes(listening: Listening, router: Router, guests: Arc<Guests>) -> Result<(), ServeError> {
+    let Listening { listener, address } = listening;
+    let failed = |source| ServeError::Serve { address, source };
+    let socket = TcpConfigAcceptor::new(TcpSocketConfig::new().nodelay(true));
+    let server = axum_server::from_tcp(listener).map_err(failed)?.acceptor(Gate::new(socket, guests));
+    let mut server = server.http1_only();
+    let mut http = server.http_builder().http1();
+    http.header_read_timeout(PROBE_HEADERS).max_headers(MOST_HEADERS).max_buf_size(BUFFER);
+    server.serve(router.into_make_service()).await.map_err(failed)
+}
+
 type TlsAcceptor = RustlsAcceptor<TcpConfigAcceptor>;
 
 fn acceptor(config: ServerConfig) -> TlsAcceptor {
     let keepalive = TcpKeepaliveConfig::new().time(PROBE_AFTER).interval(PROBE_ANSWER).retries(3);
     let socket = TcpSocketConfig::new().nodelay(true).keepalive(keepalive);
     RustlsAcceptor::new(RustlsConfig::from_config(Arc::new(config)))
-        .handshake_timeout(HANDSHAKE)
+        .handshake_timeout(WEBHOOK_BOUNDS.handshake)
         .acceptor(TcpConfigAcceptor::new(socket))
 }
 
@@ -140,10 +190,18 @@ fn tls(resolver: Arc<dyn ResolvesServerCert>) -> Result<ServerConfig, ServeError
     Ok(config)
 }
 
-fn limit(server: &mut Server<SocketAddr, TlsAcceptor>) {
+fn limit<A>(server: &mut Server<SocketAddr, A>) {
     let builder = server.http_builder();
-    builder.http1().header_read_timeout(HEADERS);
-    builder.http2().max_concurrent_streams(STREAMS).keep_alive_interval(PROBE_AFTER).keep_alive_timeout(PROBE_ANSWER);
+    builder.http1().header_read_timeout(HEADERS).max_headers(MOST_HEADERS).max_buf_size(BUFFER);
+    builder
+        .http2()
+        .max_concurrent_streams(STREAMS)
+        .max_header_list_size(BUFFER as u32)
+        .initial_stream_window_size(WINDOW)
+        .initial_connection_window_size(WINDOW)
+        .max_send_buf_size(BUFFER)
+        .keep_alive_interval(PROBE_AFTER)
+        .keep_alive_timeout(PROBE_ANSWER);
 }
 
 async fn send_away(State(shutdown): State<CancellationToken>, request: Request, next: Next) -> Response {

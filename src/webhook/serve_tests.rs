@@ -192,3 +192,6 @@ async fn a_port_in_use_is_named_in_the_error() {
     let error = listen(taken.address).unwrap_err().to_string();
     assert!(error.contains(&taken.address.to_string()) && error.contains("free port"), "{error}");
 }
+
+#[path = "strangers_tests.rs"]
+mod strangers;

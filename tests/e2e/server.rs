@@ -93,6 +93,13 @@ fn process_of(pod: &str) -> u32 {
     })
 }
 
+/// The memory that a pod's server has of the machine, in MiB.
+pub fn resident(pod: &str) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", process_of(pod))).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches("kB").trim().parse::<u64>().unwrap() / 1024
+}
+
 /// Sends a signal to a pod's server.
 pub fn signal(pod: &str, signal: &str) {
     let sent = Command::new("kill").args([signal, &process_of(pod).to_string()]).status().unwrap();
