@@ -209,11 +209,11 @@ fn a_plugin_that_could_not_run_is_refused_when_it_is_applied() {
             &["spec.runner.namespace: plugins may not run in \"kube-system\"", RUNNERS, "runnerNamespaces"],
         ),
         (
-            "Sluice's own service account",
+            "Sluice's own namespace",
             whole(
                 "  runner: {image: i, namespace: sluice-system, serviceAccountName: sluice}\n  preCreate: [{name: a, script: '#!/bin/sh'}]",
             ),
-            &["spec.runner.serviceAccountName: is Sluice's own", "make one for the plugin"],
+            &["spec.runner.namespace: sluice-system is Sluice's own namespace", "runners.allowOwnNamespace"],
         ),
         (
             "a cycle",

@@ -240,6 +240,16 @@ fn sluice_impersonates_accounts_of_runner_namespaces_alone_and_only_those_that_v
         };
         let said = apply(&of(", serviceAccountName: sluice")).refused().stderr;
         assert!(said.contains("sluice is Sluice's own"), "{said}");
+        for (overlay, fault) in [
+            ("spec: {serviceAccountName: sluice}", "\"sluice\" is Sluice's own, which no plugin may act as"),
+            (
+                "spec: {volumes: [{name: tls, secret: {secretName: sluice-tls}}]}",
+                "refers to the Secret \"sluice-tls\", which is Sluice's own",
+            ),
+        ] {
+            let said = apply(&of(&format!(", podTemplateOverlay: '{overlay}'"))).refused().stderr;
+            assert!(said.contains(fault), "{said}");
+        }
         apply(&of("")).ok();
         let manifest = space.sandbox("x", &format!("  resources: [{{name: r, plugin: {}}}]", space.name("own")));
         apply(&manifest).ok();
