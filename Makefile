@@ -65,13 +65,13 @@ e2e: tools build ## the end-to-end suite on a cluster of its own, and its rights
 	@tests/cluster/e2e tests/cluster/suite
 
 bench: export PROFILE = release
-bench: export AUDIT = off
+bench: export CLUSTER_AUDIT = off
 bench: tools build ## every number of docs/performance.md, on a cluster of its own; writes them into that page
 	cargo build --locked -q --release --example bench
 	cargo bench --locked -q --bench planner
 	@tests/cluster/e2e $(CARGO_TARGET_DIR)/$(host)/release/examples/bench
 
-bench-held: export AUDIT = off
+bench-held: export CLUSTER_AUDIT = off
 bench-held: up build ## what held changes cost the API server's other users, measured on a cluster with Sluice in it
 	@tests/cluster/install-sluice
 	cargo build --locked -q --example held
