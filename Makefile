@@ -65,19 +65,19 @@ e2e: tools build ## the end-to-end suite on a cluster of its own, and its rights
 	@tests/cluster/e2e tests/cluster/suite
 
 bench: export PROFILE = release
-bench: export AUDIT = off
+bench: export CLUSTER_AUDIT = off
 bench: tools build ## every number of docs/performance.md, on a cluster of its own; writes them into that page
 	cargo build --locked -q --release --example bench
 	cargo bench --locked -q --bench planner
 	@tests/cluster/e2e $(CARGO_TARGET_DIR)/$(host)/release/examples/bench
 
 bench-hostile: export PROFILE = release
-bench-hostile: export AUDIT = off
+bench-hostile: export CLUSTER_AUDIT = off
 bench-hostile: tools build ## memory, and what others wait, while Sluice is attacked, on a cluster of its own; some 5 minutes
 	cargo build --locked -q --release --example bench
 	@tests/cluster/e2e $(CARGO_TARGET_DIR)/$(host)/release/examples/bench hostile
 
-bench-held: export AUDIT = off
+bench-held: export CLUSTER_AUDIT = off
 bench-held: up build ## what held changes cost the API server's other users, measured on a cluster with Sluice in it
 	@tests/cluster/install-sluice
 	cargo build --locked -q --example held

@@ -100,9 +100,9 @@ YAML
 COREFILE
 }
 
-audit_policy() { # what Sluice asks for, in full, and who changes sandboxes and plugins; AUDIT=off for measurements
+audit_policy() { # what Sluice asks for, in full, and who changes sandboxes and plugins; CLUSTER_AUDIT=off for measurements
   printf 'apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules:\n'
-  [ "${AUDIT:-on}" = off ] || cat <<YAML
+  [ "${CLUSTER_AUDIT:-on}" = off ] || cat <<YAML
 - {level: RequestResponse, users: ["system:serviceaccount:sluice-system:sluice"]}
 - {level: Metadata, verbs: [create, update, patch, delete, deletecollection], resources: [{group: sluice.dev}]}
 YAML

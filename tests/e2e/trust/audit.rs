@@ -156,3 +156,25 @@ fn t17_an_output_beside_a_fork_is_a_secret_that_never_changes_and_a_new_output_r
     kubectl(&["-n", namespace, "delete", "sandbox", "x"]).ok();
     eventually(SOON, "both Secrets are gone with the sandbox", || beside(&space).is_empty().then_some(()));
 }
+
+#[test]
+fn a_fork_that_leaves_goes_with_its_service_and_a_sandbox_whose_time_is_over_is_deleted() {
+    let space = Space::new("leaves");
+    let namespace = space.namespace.as_str();
+    space.workload("cart", 0);
+    kubectl(&["-n", namespace, "expose", "deployment", "cart", "--port=80"]).ok();
+    let ttl = "  ttl: {duration: 1m}\n";
+    apply(&space.sandbox("x", &format!("{ttl}  forks: [{{forkOf: {{kind: Deployment, name: cart}}}}]"))).ok();
+    space.settle("x");
+    let left = |kind: &str| {
+        let left = list(&["-n", namespace, kind, "-l", "sluice.dev/sandbox-uid"]);
+        left.len()
+    };
+    assert_eq!((left("deployments"), left("services")), (1, 1));
+    apply(&space.sandbox("x", &format!("{ttl}  forks: []"))).ok();
+    eventually(SOON, "the fork and its Service are gone", || {
+        (left("deployments") + left("services") == 0).then_some(())
+    });
+    assert!(space.get("service", "cart").is_some(), "what was forked stays");
+    eventually(2 * SOON, "the sandbox is gone", || space.get("sandbox", "x").is_none().then_some(()));
+}
