@@ -25,7 +25,8 @@ subjects: [{{apiGroup: rbac.authorization.k8s.io, kind: User, name: {user}}}]
     .ok();
 }
 
-const SANDBOXES: &str = "{apiGroups: [sluice.dev], resources: [sandboxes], verbs: [get, create, update, patch, delete]}";
+const SANDBOXES: &str =
+    "{apiGroups: [sluice.dev], resources: [sandboxes], verbs: [get, create, update, patch, delete]}";
 const CREATES: &str = "{apiGroups: ['', apps], resources: [deployments, services], verbs: [create]}";
 
 fn apply_as(user: &str, manifest: &str) -> Outcome {
@@ -42,7 +43,8 @@ fn t09_a_fork_takes_the_right_to_read_what_it_shows() {
     let space = Space::new("reads");
     space.workload("web", 1);
     let alice = space.name("alice");
-    let patch = r#"patch: {type: merge, value: "spec: {template: {spec: {volumes: [{name: v, secret: {secretName: tls}}]}}}"}"#;
+    let patch =
+        r#"patch: {type: merge, value: "spec: {template: {spec: {volumes: [{name: v, secret: {secretName: tls}}]}}}"}"#;
     let customizations = format!(
         "{{env: [{{name: A, valueFrom: {{secret: {{name: keys, key: k}}}}}}, {{name: B, valueFrom: {{configMap: {{name: flags, key: k}}}}}}], {patch}}}"
     );
@@ -54,12 +56,17 @@ fn t09_a_fork_takes_the_right_to_read_what_it_shows() {
     allow(&space, &alice, &format!("[{SANDBOXES}, {CREATES}]"));
     refuses("spec.forks[0].forkOf.name", || apply_as(&alice, &plain));
     let refused = apply_as(&alice, &plain).refused().stderr;
-    assert!(refused.contains("may not get deployments.apps \"web\"") && refused.contains("ask a cluster admin"), "{refused}");
+    assert!(
+        refused.contains("may not get deployments.apps \"web\"") && refused.contains("ask a cluster admin"),
+        "{refused}"
+    );
 
     let web = "{apiGroups: [apps], resources: [deployments], resourceNames: [web], verbs: [get]}";
     allow(&space, &alice, &format!("[{SANDBOXES}, {CREATES}, {web}]"));
     eventually(SOON, "alice may read web", || apply_as(&alice, &plain).success.then_some(()));
-    let read = |resource: &str, name: &str| format!("{{apiGroups: [''], resources: [{resource}], resourceNames: [{name}], verbs: [get]}}");
+    let read = |resource: &str, name: &str| {
+        format!("{{apiGroups: [''], resources: [{resource}], resourceNames: [{name}], verbs: [get]}}")
+    };
     let mut rules = format!("{SANDBOXES}, {CREATES}, {web}");
     for (resource, name, field) in [
         ("configmaps", "flags", "spec.forks[0].customizations.env[1].valueFrom.configMap.name"),
@@ -74,7 +81,9 @@ fn t09_a_fork_takes_the_right_to_read_what_it_shows() {
     // Who changes something else of it is asked for nothing.
     let bob = space.name("bob");
     allow(&space, &bob, &format!("[{SANDBOXES}]"));
-    let note = |user: &str| kubectl(&["-n", &space.namespace, "annotate", "sandbox", "names", "--overwrite", "a=b", "--as", user]);
+    let note = |user: &str| {
+        kubectl(&["-n", &space.namespace, "annotate", "sandbox", "names", "--overwrite", "a=b", "--as", user])
+    };
     eventually(SOON, "bob may annotate", || note(&bob).success.then_some(()));
 }
 
@@ -82,7 +91,8 @@ fn t09_a_fork_takes_the_right_to_read_what_it_shows() {
 fn t07_an_owner_that_a_sandbox_is_given_takes_the_right_to_skip_its_pre_delete() {
     let space = Space::new("owned");
     let runner = format!("  runner: {{serviceAccountName: {EDITOR}}}\n");
-    let note = |phase: &str| format!("{runner}  {phase}: [{}]", keeps("note", &format!("{phase}-x").to_lowercase(), "a: b"));
+    let note =
+        |phase: &str| format!("{runner}  {phase}: [{}]", keeps("note", &format!("{phase}-x").to_lowercase(), "a: b"));
     let (guarded, plain) = (space.plugin("guarded", &note("preDelete")), space.plugin("plain", &note("postCreate")));
     apply(&format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: mine, namespace: {}}}\n", space.namespace)).ok();
     let uid = space.get("configmap", "mine").unwrap()["metadata"]["uid"].as_str().unwrap().to_owned();
@@ -100,8 +110,11 @@ fn t07_an_owner_that_a_sandbox_is_given_takes_the_right_to_skip_its_pre_delete()
 
     // Nor afterwards, by any way to write it.
     apply_as(&alice, &space.sandbox("x", &format!("  resources: [{{name: r, plugin: {guarded}}}]"))).ok();
-    let patch = format!(r#"{{"metadata": {{"ownerReferences": [{{"apiVersion": "v1", "kind": "ConfigMap", "name": "mine", "uid": "{uid}"}}]}}}}"#);
-    let patched = kubectl(&["-n", &space.namespace, "patch", "sandbox", "x", "--type=merge", "-p", &patch, "--as", &alice]);
+    let patch = format!(
+        r#"{{"metadata": {{"ownerReferences": [{{"apiVersion": "v1", "kind": "ConfigMap", "name": "mine", "uid": "{uid}"}}]}}}}"#
+    );
+    let patched =
+        kubectl(&["-n", &space.namespace, "patch", "sandbox", "x", "--type=merge", "-p", &patch, "--as", &alice]);
     assert!(patched.refused().stderr.contains("metadata.ownerReferences[0]"));
 
     // Where there is nothing to skip an owner is fine, until a resource joins that has a pre-delete.
