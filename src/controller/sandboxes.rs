@@ -112,7 +112,7 @@ async fn reconcile_in_turn(kept: &KeptSandbox, context: &Context) -> Result<Acti
         return expire(context, &target).await;
     }
     let forks = Box::pin(forks::reconcile(context, &object, &record.spec.routing_key)).await?;
-    if forks == Forks::NotAdmitted && !was_told(&object) {
+    if forks == Forks::NotAdmitted && !status::tells_of_unadmitted(&object) {
         context.recorder.warning(&target, status::UNADMITTED, "Fork", forks::NOT_ADMITTED).await;
     }
     // Ready is told before the first post-phase begins: their order is then in the API server's own record.
@@ -148,12 +148,6 @@ async fn reconcile_in_turn(kept: &KeptSandbox, context: &Context) -> Result<Acti
         .flatten()
         .min()
         .map_or_else(Action::await_change, |soon| Action::requeue(soon.min(LATEST))))
-}
-
-/// Whether its status says already that no admission has seen its forks.
-fn was_told(object: &Value) -> bool {
-    let mut conditions = object["status"]["conditions"].as_array().into_iter().flatten();
-    conditions.any(|condition| condition["type"] == status::READY && condition["reason"] == status::UNADMITTED)
 }
 
 /// A sandbox as it is stored now; none where it is gone.

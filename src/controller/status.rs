@@ -5,6 +5,7 @@ use crate::api::{Condition, Phase, PhaseSummary, RunState, SandboxStatus};
 use crate::engine::index::RunEntry;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, Time};
 use k8s_openapi::jiff::Timestamp;
+use serde_json::Value;
 use std::sync::Arc;
 
 /// Every fork runs.
@@ -78,6 +79,12 @@ pub fn status(
             .collect(),
         phases: phases(runs),
     }
+}
+
+/// Whether the status of an object says already that no admission has seen its forks.
+pub fn tells_of_unadmitted(object: &Value) -> bool {
+    let mut conditions = object["status"]["conditions"].as_array().into_iter().flatten();
+    conditions.any(|condition| condition["type"] == READY && condition["reason"] == UNADMITTED)
 }
 
 /// The condition with its transition time, kept where the status did not change.

@@ -5,6 +5,7 @@ use super::error::{StepError, has_no_namespace, is_terminating};
 use super::objects::Objects;
 use super::{repeat, values};
 use crate::api::{Apply, ObjectRef, ObjectTemplate, TargetRef, labels};
+use crate::plan::bounds;
 use crate::plan::scope::Scope;
 use futures::{StreamExt, stream};
 use kube::api::{PatchParams, ValidationDirective};
@@ -14,6 +15,36 @@ use std::collections::BTreeSet;
 
 /// How many objects are looked for at once.
 const LOOKED_FOR_AT_ONCE: usize = 8;
+
+/// Objects that one step makes, and the bytes that all of them have together.
+const MOST_OBJECTS: usize = 4096;
+const MOST_BYTES: usize = 8 * 1024 * 1024;
+
+/// The bytes that are left for the objects of one step, which are all made before the first is written.
+struct Room(usize);
+
+impl Room {
+    fn for_objects(objects: usize) -> Result<Self, StepError> {
+        if objects <= MOST_OBJECTS {
+            return Ok(Self(MOST_BYTES));
+        }
+        Err(StepError::Failed(format!(
+            "apply: it would make {objects} objects, and one step makes at most {MOST_OBJECTS}: give forEach a shorter list"
+        )))
+    }
+
+    fn take(&mut self, field: &str, object: &Value) -> Result<(), StepError> {
+        let left = bounds::measure(object, 0).and_then(|size| self.0.checked_sub(size.bytes));
+        self.0 = left.ok_or_else(|| {
+            StepError::Failed(format!(
+                "{field}: the objects of one step can have {} MiB together, and each can nest {} deep: make fewer, or smaller ones",
+                MOST_BYTES / (1024 * 1024),
+                bounds::DEEPEST
+            ))
+        })?;
+        Ok(())
+    }
+}
 
 /// An object that is to be applied.
 #[derive(Clone, Debug)]
@@ -55,12 +86,14 @@ impl Applier<'_> {
     /// Every object of the step, its expressions evaluated.
     pub async fn render(&self, apply: &Apply, scope: &Scope) -> Result<Vec<Manifest>, StepError> {
         let scopes = repeat::scopes(apply.for_each.as_deref(), apply.as_.as_deref(), scope).await?;
+        let mut room = Room::for_objects(scopes.len().saturating_mul(apply.manifests.len()))?;
         let mut manifests: Vec<Manifest> = Vec::new();
         for (index, manifest) in apply.manifests.iter().enumerate() {
             let field = format!("apply.manifests[{index}]");
             let template = values::template(&field, manifest)?;
             for scope in &scopes {
                 let object = values::rendered(&template, scope).await?;
+                room.take(&field, &object)?;
                 let manifest = self.complete(object, index).await?;
                 if manifests.iter().any(|other| other.reference == manifest.reference) {
                     return Err(StepError::Failed(format!(
@@ -183,5 +216,22 @@ impl Applier<'_> {
 
     fn is_plugins(&self, object: &Value) -> bool {
         object["metadata"]["labels"][labels::PLUGIN].as_str() == Some(&labels::value(self.plugin))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn t03_what_one_step_makes_is_bounded_in_number_and_in_size() {
+        let refused = Room::for_objects(MOST_OBJECTS + 1).err().unwrap().to_string();
+        assert!(refused.starts_with("apply: it would make 4097 objects"), "{refused}");
+        let mut room = Room::for_objects(MOST_OBJECTS).unwrap();
+        let object = json!({"data": {"a": "x".repeat(1_000_000)}});
+        let made = (0..).take_while(|_| room.take("apply.manifests[0]", &object).is_ok()).count();
+        assert_eq!(made, 8);
+        let refused = room.take("apply.manifests[0]", &object).unwrap_err().to_string();
+        assert!(refused.starts_with("apply.manifests[0]: the objects of one step can have 8 MiB"), "{refused}");
     }
 }

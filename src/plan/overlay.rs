@@ -314,6 +314,18 @@ mod tests {
         assert!(faults.iter().any(|found| found.starts_with(fault)), "{faults:#?}");
     }
 
+    #[test]
+    fn t03_an_overlay_whose_aliases_multiply_is_refused() {
+        let mut text = "metadata: {annotations: {}}\na0: &a0 [x, x]\n".to_owned();
+        for n in 1..9 {
+            text += &format!("a{n}: &a{n} [{}]\n", format!("*a{},", n - 1).repeat(9));
+        }
+        let began = std::time::Instant::now();
+        let faults = overlay(&runner(&text)).unwrap_err();
+        assert!(faults[0].starts_with("is no pod template: "), "{faults:?}");
+        assert!(began.elapsed().as_secs() < 5, "{:?}", began.elapsed());
+    }
+
     #[rstest]
     #[case(
         "metadata: {creationTimestamp: null, namespace: plugins, labels: {a: b}, annotations: {sidecar.istio.io/inject: 'false'}}"

@@ -1,7 +1,7 @@
 //! Which Secrets and ConfigMaps the author of a sandbox names in what is customised of a fork, and which ones a fork uses.
 
+use super::patch::{self, Read};
 use crate::api::{Patch, labels};
-use crate::plan::patch::{self, Read};
 use json_patch::PatchOperation;
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
@@ -137,7 +137,7 @@ pub fn forks(object: &Value) -> &[Value] {
     object["spec"]["forks"].as_array().map_or(&[], Vec::as_slice)
 }
 
-/// Whether somebody has said since when an object may have forks; see [`labels::ADMITTED`].
+/// What an object says of an admission that has seen its forks; see [`super::seal`].
 pub fn seal(object: &Value) -> Option<&str> {
     object["metadata"]["annotations"][labels::ADMITTED].as_str()
 }

@@ -169,7 +169,7 @@ fn a_sandbox_gives_nobody_a_right_that_they_lack() {
 
     // With the rights both are let through: it was their lack that was refused.
     kubectl_file(&["create", "--as", &alice], &manifest).ok();
-    grant("deployments", "create", "deployments.apps", &alice);
+    grant("deployments", "create,get", "deployments.apps", &alice);
     grant("services", "create", "services", &alice);
     kubectl_file(&["create", "--as", &alice], &forks("z")).ok();
 }

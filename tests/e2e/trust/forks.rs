@@ -1,11 +1,11 @@
 //! Forks that would cost more than they may, and forks that no admission has seen.
 
-use crate::cluster::{Outcome, SLUICE, Space, apply, condition, eventually, get, kubectl, kubectl_file, list};
+use crate::cluster::{Outcome, SLUICE, Space, apply, condition, eventually, kubectl, kubectl_file, list};
+use crate::server::{Scaled, take_webhooks_out};
 use serde_json::{Value, json};
 use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(60);
-const CONFIGURATIONS: [&str; 2] = ["validatingwebhookconfiguration", "mutatingwebhookconfiguration"];
 
 /// A fork (YAML) of the workload `web` with a JSON patch of copies that double.
 fn doubling(copies: usize) -> String {
@@ -30,47 +30,6 @@ fn restarts() -> Vec<(String, Value)> {
         (name, pod["status"]["containerStatuses"][0]["restartCount"].clone())
     };
     pods.iter().map(of).collect()
-}
-
-/// Takes Sluice's webhooks out of their configurations and its replicas away, and has both back when it is dropped.
-struct Unguarded;
-
-impl Unguarded {
-    fn new() -> Self {
-        let unguarded = Self;
-        kubectl(&["-n", SLUICE, "scale", "deployment/sluice", "--replicas=0"]).ok();
-        eventually(SOON, "no replica is left", || {
-            list(&["-n", SLUICE, "pods", "-l", "sluice.dev/component=server"]).is_empty().then_some(())
-        });
-        for configuration in CONFIGURATIONS {
-            kubectl(&[
-                "patch",
-                configuration,
-                "sluice",
-                "--type=json",
-                "-p",
-                r#"[{"op": "remove", "path": "/webhooks"}]"#,
-            ])
-            .ok();
-        }
-        unguarded
-    }
-
-    fn end(self) {
-        drop(self);
-        kubectl(&["-n", SLUICE, "rollout", "status", "deployment/sluice", "--timeout=120s"]).ok();
-        for configuration in CONFIGURATIONS {
-            eventually(Duration::from_secs(120), "the webhooks are back", || {
-                get(&[configuration, "sluice"])?["webhooks"][0].is_object().then_some(())
-            });
-        }
-    }
-}
-
-impl Drop for Unguarded {
-    fn drop(&mut self) {
-        kubectl(&["-n", SLUICE, "scale", "deployment/sluice", "--replicas=1"]);
-    }
 }
 
 fn ready(space: &Space, name: &str) -> Option<Value> {
@@ -113,14 +72,15 @@ fn t08_forks_that_no_admission_has_seen_are_not_made_until_one_has() {
     let seal = space.get("sandbox", "kept").unwrap()["metadata"]["annotations"]["sluice.dev/admitted"].clone();
     assert_eq!(seal.as_str().map(str::len), Some(64));
 
-    let unguarded = Unguarded::new();
+    let down = Scaled::to(0);
+    take_webhooks_out();
     apply(&space.sandbox("new", &format!("  forks: [{}]", fork("web")))).ok();
     apply(&space.sandbox("bomb", &format!("  forks: [{}, {}]", doubling(24), fork("api")))).ok();
     // A seal of another sandbox is none of this one.
     apply(&space.sandbox("forged", &format!("  forks: [{}]", fork("web")))).ok();
     annotate(&space, "forged", &format!("sluice.dev/admitted={}", seal.as_str().unwrap())).ok();
     apply(&space.sandbox("kept", &format!("  forks: [{}, {}]", fork("web"), fork("api")))).ok();
-    unguarded.end();
+    drop(down);
 
     for name in ["new", "bomb", "forged", "kept"] {
         let ready = becomes(&space, name, "NotAdmitted");
@@ -147,13 +107,11 @@ fn t08_forks_that_no_admission_has_seen_are_not_made_until_one_has() {
     }
     assert!(space.get("deployment", "api-kept").is_some());
 
-    // What was stored with a bomb in it is refused as anything new would be, and can be mended.
-    let refused = annotate(&space, "bomb", "touched=1");
-    if refused.success {
-        // Only its status says so, and its other fork is made.
-        becomes(&space, "bomb", "ForkInvalid");
-        assert!(space.get("deployment", "api-bomb").is_some());
-    }
+    // What was stored with a patch that doubles has its other fork made, says why this one is not, and can be mended.
+    annotate(&space, "bomb", "touched=1").ok();
+    let invalid = becomes(&space, "bomb", "ForkInvalid");
+    assert!(invalid["message"].as_str().unwrap().contains("spec.forks[0]: customizations.patch.value: "), "{invalid}");
+    eventually(SOON, "the other fork is made", || space.get("deployment", "api-bomb").map(|_| ()));
     apply(&space.sandbox("bomb", &format!("  forks: [{}]", fork("api")))).ok();
     becomes(&space, "bomb", "ForksReady");
 }
