@@ -288,7 +288,7 @@ fn too_many_fields(cost: Cost) -> Answer {
 }
 
 fn refusal(message: String) -> Answer {
-    Answer::Deny { code: 413, reason: "RequestEntityTooLarge", message, retry_after: None }
+    Answer::refusal(413, "RequestEntityTooLarge", message, None)
 }
 
 fn busy() -> Answer {
