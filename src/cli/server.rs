@@ -1,7 +1,7 @@
 //! `sluice server`: everything that runs in the cluster, started in the order in which each part needs the others.
 
+use super::follow::follow_plugins;
 use super::probes::{Ready, probes};
-use crate::api::ResourcePlugin;
 use crate::certs::keep::keep_rotated;
 use crate::certs::reload::{Patience, keep_reloaded};
 use crate::certs::seal;
@@ -31,15 +31,12 @@ use crate::webhook::serve::{Drain, PROBE_BOUNDS, listen, serve_probes, serve_tls
 use crate::webhook::waits::Waits;
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
-use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::jiff::Timestamp;
-use kube::runtime::WatchStreamExt;
-use kube::runtime::watcher::{self, Event, watcher};
-use kube::{Api, Client, ResourceExt};
+use kube::Client;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::process::ExitCode;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, RwLock};
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -387,35 +384,4 @@ async fn lead(
         () = controller::lead(context, plugins_changed) => {}
     }
     Ok(())
-}
-
-/// Follows every plugin, for as long as the future is polled. `synced` turns true when the first list is in, and is sent
-/// again with every change.
-async fn follow_plugins(client: Client, plugins: Arc<RwLock<Plugins>>, synced: watch::Sender<bool>) {
-    let api: Api<ResourcePlugin> = Api::all(client);
-    let mut events = watcher(api, watcher::Config::default()).default_backoff().boxed();
-    let mut fresh = Plugins::default();
-    loop {
-        let known = || plugins.write().unwrap_or_else(PoisonError::into_inner);
-        match events.try_next().await {
-            Ok(Some(Event::Init)) => fresh = Plugins::default(),
-            Ok(Some(Event::InitApply(plugin))) => fresh.insert(plugin),
-            Ok(Some(Event::InitDone)) => {
-                *known() = std::mem::take(&mut fresh);
-                synced.send_replace(true);
-            }
-            Ok(Some(Event::Apply(plugin))) => {
-                known().insert(plugin);
-                synced.send_replace(true);
-            }
-            Ok(Some(Event::Delete(plugin))) => {
-                known().remove(&plugin.name_any());
-                synced.send_replace(true);
-            }
-            Ok(None) => return,
-            Err(error) => {
-                tracing::warn!(error = with_causes(&error), "the watch of plugins broke and is made again");
-            }
-        }
-    }
 }
