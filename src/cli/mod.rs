@@ -1,6 +1,7 @@
 //! The command line: one file for each command.
 
 pub mod agent;
+mod log;
 pub mod runs;
 pub mod server;
 

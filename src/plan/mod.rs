@@ -17,6 +17,7 @@ pub mod queue;
 pub mod room;
 pub mod runs;
 pub mod scope;
+pub mod shown;
 pub mod strategic;
 pub mod template;
 pub mod timing;
