@@ -130,7 +130,8 @@ impl Asked {
             return Err(format!("it gives an output {:?} that the step does not declare", cut(name)));
         }
         result.log = tail(result.log);
-        result.error = result.error.map(|error| if error.len() > MAX_WORDS { cut_to(&error, MAX_WORDS) } else { error });
+        result.error =
+            result.error.map(|error| if error.len() > MAX_WORDS { cut_to(&error, MAX_WORDS) } else { error });
         if !result.succeeded() {
             result.outputs.clear();
             return Ok(result);

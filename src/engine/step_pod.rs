@@ -21,7 +21,7 @@ use std::pin::pin;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use tokio::sync::Mutex;
-use tokio::time::timeout_at;
+use tokio::time::{Instant, timeout_at};
 
 /// How often a pod that ran and was lost is replaced, without counting as a retry of the step.
 const LOST_PODS: u32 = 3;
@@ -105,10 +105,11 @@ impl StepPod {
         loop {
             let connection = self.connection(&mut patience).await?;
             let pod = connection.pod.as_str();
-            if patience.is_over(pod) {
+            if patience.is_over(pod, Instant::now()) {
                 return Err(self.never_told(pod));
             }
-            let Ok(told) = timeout_at(patience.until(pod), connection.session.run(step.clone())).await else {
+            let Ok(told) = timeout_at(patience.until(pod, Instant::now()), connection.session.run(step.clone())).await
+            else {
                 self.disconnect(&connection).await;
                 return Err(self.never_told(pod));
             };
@@ -205,7 +206,7 @@ impl StepPod {
             self.set_waits_for(None);
             match Connection::open(&self.pods, &name).await {
                 Ok(connection) => return Ok(connected.keep(connection)),
-                Err(_) if patience.is_over(&name) => return Err(self.never_told(&name)),
+                Err(_) if patience.is_over(&name, Instant::now()) => return Err(self.never_told(&name)),
                 Err(reason) => {
                     tracing::debug!(pod = name, reason, "the step pod's agent cannot be reached");
                     tokio::time::sleep(RECONNECT_AFTER).await;

@@ -122,7 +122,10 @@ mod tests {
     #[case("real\rforged", "real\\rforged")]
     #[case("a\u{8}\u{7f}\u{9b}31m", "a\\u{8}\\u{7f}\\u{9b}31m")]
     #[case("\u{202e}gpj.exe\u{2066}\u{2069}", "\\u{202e}gpj.exe\\u{2066}\\u{2069}")]
-    #[case("a\u{200b}\u{200f}\u{2028}\u{2029}\u{feff}\u{e0041}", "a\\u{200b}\\u{200f}\\u{2028}\\u{2029}\\u{feff}\\u{e0041}")]
+    #[case(
+        "a\u{200b}\u{200f}\u{2028}\u{2029}\u{feff}\u{e0041}",
+        "a\\u{200b}\\u{200f}\\u{2028}\\u{2029}\\u{feff}\\u{e0041}"
+    )]
     #[case("one\n\ttwo äöü 漢字 🎉", "one\n\ttwo äöü 漢字 🎉")]
     fn t12_what_a_terminal_would_obey_is_written_out(#[case] text: &str, #[case] expected: &str) {
         assert_eq!(lines(text), expected);

@@ -130,7 +130,7 @@ impl Template {
 
     fn pieces_until(&self, scope: &Scope, cancel: &Cancel) -> Result<Vec<Piece>, TemplateError> {
         let mut rendering = Rendering { scope, cancel, left: MAX_RENDERED };
-        let mut given = |placed: &Placed| {
+        let mut given = |placed: &Placed| -> Result<Piece, TemplateError> {
             let text = as_text(placed, rendering.value(placed)?)?;
             Ok(Piece::Given { text, called: placed.expression.called() })
         };

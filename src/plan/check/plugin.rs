@@ -1,9 +1,9 @@
 //! The faults of a plugin: its name, its runner, the order of its steps and what they read.
 
-use crate::plan::http;
 use super::trial::{Trial, Warnings};
 use super::{Fault, expressions, image, outputs};
 use crate::api::{ResourcePluginSpec, Step, StepKind, Workflow};
+use crate::plan::http;
 use crate::plan::plugins::canonical;
 use crate::plan::{order, overlay};
 use serde_json::Value;

@@ -1,7 +1,7 @@
 //! The functions that expressions have: those of the library, where needed with a bound.
 
-use super::limits::MAX_RANGE;
 use super::super::http;
+use super::limits::MAX_RANGE;
 use super::{bounds, keep, loops};
 use kube_cel::KubeCelExt;
 use kube_cel::cel::extractors::{Arguments, This};

@@ -203,7 +203,11 @@ fn host_name(value: &str) -> Result<(), String> {
         Some(address) => address.parse::<std::net::Ipv6Addr>().is_ok(),
         None => value.starts_with(|c: char| c.is_ascii_alphanumeric()) && value.bytes().all(is_name),
     };
-    if is_right && value.len() <= LONGEST_HOST { Ok(()) } else { Err(unfit(value, "a host: give it a name or an address")) }
+    if is_right && value.len() <= LONGEST_HOST {
+        Ok(())
+    } else {
+        Err(unfit(value, "a host: give it a name or an address"))
+    }
 }
 
 fn port(value: &str) -> Result<(), String> {
