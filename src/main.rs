@@ -11,7 +11,7 @@ fn main() -> ExitCode {
     match sluice::cli::run(sluice::cli::Cli::parse()) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("sluice: {error:#}");
+            eprintln!("sluice: {}", sluice::plan::shown::lines(&format!("{error:#}")));
             ExitCode::FAILURE
         }
     }

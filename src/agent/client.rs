@@ -4,13 +4,14 @@
 //! over a new session joins the step that it began.
 
 use super::{
-    lines::{self, Lines},
-    protocol::{Command, Event, LINE_LIMIT, RunStep, SILENCE_SECONDS, StepId, StepResult},
+    heard::{self, Asked, Patience},
+    lines::{self, LineError, Lines},
+    protocol::{Command, EVENT_LIMIT, Event, LINE_LIMIT, RunStep, SILENCE_SECONDS, StepId, StepResult},
 };
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
+    time::{Duration, Instant},
 };
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -37,6 +38,9 @@ pub enum SessionError {
     /// Asking again will not help.
     #[error("the step pod's agent did not understand a command: {message}")]
     Refused { message: String },
+    /// Asking again will not help.
+    #[error("the step pod's agent is not believed: {reason}; a script of the pod may speak in its place")]
+    Unbelievable { reason: String },
     /// Asking again will not help.
     #[error(
         "the step {step} is too large for the agent, {size} bytes of at most {LINE_LIMIT}: make its inputs smaller"
@@ -69,6 +73,8 @@ struct Shared {
 #[derive(Default)]
 struct State {
     waiting: HashMap<StepId, Vec<oneshot::Sender<StepResult>>>,
+    /// Every step that was asked for: results of others are no agent's.
+    asked: HashSet<StepId>,
     /// Why the session is over, once it is.
     over: Option<SessionError>,
 }
@@ -80,10 +86,10 @@ impl Session {
         R: AsyncRead + Unpin + Send + 'static,
         W: AsyncWrite + Unpin + Send + 'static,
     {
-        let mut lines = Lines::new(reader, LINE_LIMIT);
+        let mut lines = Lines::new(reader, EVENT_LIMIT);
         let version = match next_event(&mut lines, HELLO_WITHIN).await? {
             Event::Hello { version } => version,
-            other => return Err(broken(format!("it began with {other:?}, not with a hello"))),
+            _ => return Err(broken("it did not begin with a hello")),
         };
         let shared = Arc::new(Shared::default());
         let (commands, outgoing) = mpsc::channel(QUEUED_COMMANDS);
@@ -106,14 +112,14 @@ impl Session {
     /// Runs a step, or joins it, and waits for its end. Several may be waited for at once; to stop waiting does not
     /// stop the step.
     pub async fn run(&self, run: RunStep) -> Result<StepResult, SessionError> {
-        let id = run.id.clone();
+        let (id, asked) = (run.id.clone(), Asked::from(&run));
         let line = encode(&Command::Run(Box::new(run)))?;
         if line.len() > LINE_LIMIT {
             return Err(SessionError::TooLarge { step: id.step, size: line.len() });
         }
         let result = self.shared.expect(id)?;
         self.send(line).await?;
-        result.await.map_err(|_| self.shared.why())
+        asked.believed(result.await.map_err(|_| self.shared.why())?).map_err(unbelievable)
     }
 
     /// Ends a step's processes; whoever waits for the step gets its result. Returns once the command was sent.
@@ -160,17 +166,26 @@ impl Shared {
             return Err(why.clone());
         }
         let (told, result) = oneshot::channel();
+        state.asked.insert(id.clone());
         let waiting = state.waiting.entry(id).or_default();
         waiting.retain(|other| !other.is_closed());
         waiting.push(told);
         Ok(result)
     }
 
-    fn ended(&self, result: &StepResult) {
-        for told in self.state().waiting.remove(&result.id).into_iter().flatten() {
+    /// Hands a result to those who wait for it; tells whether anybody did.
+    fn ended(&self, result: &StepResult) -> Result<bool, SessionError> {
+        let mut state = self.state();
+        if !state.asked.contains(&result.id) {
+            return Err(unbelievable("it tells of a step that it was not asked for".to_owned()));
+        }
+        let waiting = state.waiting.remove(&result.id);
+        let is_awaited = waiting.is_some();
+        for told in waiting.into_iter().flatten() {
             // Who stopped waiting may ask again.
             let _ = told.send(result.clone());
         }
+        Ok(is_awaited)
     }
 
     /// Ends the session; the first reason stays.
@@ -188,12 +203,19 @@ impl Shared {
 }
 
 async fn read<R: AsyncRead + Unpin>(mut lines: Lines<R>, shared: Arc<Shared>) {
+    let mut patience = Patience::new(Instant::now());
     loop {
-        match next_event(&mut lines, SILENCE).await {
+        let is_awaited = match next_event(&mut lines, SILENCE).await {
             Ok(Event::Ended(result)) => shared.ended(&result),
-            Ok(Event::Alive | Event::Hello { .. }) => {}
+            Ok(Event::Alive | Event::Hello { .. }) => Ok(false),
             // It cannot say which command it was: nobody may be left waiting.
-            Ok(Event::Error { message }) => return shared.end(SessionError::Refused { message }),
+            Ok(Event::Error { message }) => Err(SessionError::Refused { message }),
+            Err(why) => Err(why),
+        };
+        match is_awaited {
+            Ok(true) => {}
+            Ok(false) if patience.bears(Instant::now()) => {}
+            Ok(false) => return shared.end(unbelievable("it talks without end".to_owned())),
             Err(why) => return shared.end(why),
         }
     }
@@ -211,15 +233,20 @@ async fn write<W: AsyncWrite + Unpin>(mut writer: W, mut outgoing: mpsc::Receive
 async fn next_event<R: AsyncRead + Unpin>(lines: &mut Lines<R>, within: Duration) -> Result<Event, SessionError> {
     let line = match timeout(within, lines.next()).await {
         Err(_) => return Err(broken(format!("nothing was heard for {} s", within.as_secs()))),
+        Ok(Err(error @ LineError::TooLong { .. })) => return Err(unbelievable(error.to_string())),
         Ok(Err(error)) => return Err(broken(error.to_string())),
         Ok(Ok(None)) => return Err(broken("it was closed by the other side")),
         Ok(Ok(Some(line))) => line,
     };
-    serde_json::from_slice(&line).map_err(|error| broken(format!("this is no event of the agent's: {error}")))
+    heard::event(&line).map_err(|why| unbelievable(format!("this is no event of the agent's: {why}")))
 }
 
 fn encode(command: &Command) -> Result<Vec<u8>, SessionError> {
     lines::encode(command).map_err(|error| SessionError::Refused { message: error.to_string() })
+}
+
+fn unbelievable(reason: String) -> SessionError {
+    SessionError::Unbelievable { reason }
 }
 
 fn broken(reason: impl Into<String>) -> SessionError {

@@ -2,7 +2,7 @@
 
 use super::{
     lines::{self, LineError, Lines},
-    protocol::{ALIVE_SECONDS, Command, Event, LINE_LIMIT, StepResult},
+    protocol::{ALIVE_SECONDS, Command, EVENT_LIMIT, Event, LINE_LIMIT, StepResult},
     steps::Steps,
 };
 use std::{io, sync::Arc, time::Duration};
@@ -77,5 +77,14 @@ async fn tell(writer: &mut OwnedWriteHalf, ended: Result<Arc<StepResult>, tokio:
 }
 
 async fn send(writer: &mut OwnedWriteHalf, event: &Event) -> io::Result<()> {
-    lines::write(writer, &lines::encode(event)?).await
+    let line = lines::encode(event)?;
+    match event {
+        Event::Ended(result) if line.len() > EVENT_LIMIT => {
+            let error = format!("the step's result has {} bytes, of at most {EVENT_LIMIT}", line.len());
+            let (outputs, log) = Default::default();
+            let short = StepResult { error: Some(error), outputs, log, ..StepResult::clone(result) };
+            lines::write(writer, &lines::encode(&Event::Ended(Box::new(short)))?).await
+        }
+        _ => lines::write(writer, &line).await,
+    }
 }

@@ -12,6 +12,7 @@ mod connect;
 mod connection;
 mod error;
 mod files;
+mod heard;
 mod install;
 mod lines;
 mod log;

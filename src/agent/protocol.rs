@@ -12,8 +12,10 @@ pub const OUTPUT_LIMIT: usize = 512 * 1024;
 /// What is kept of the end of a script's output, in bytes.
 pub const LOG_LIMIT: usize = 16 * 1024;
 
-/// The longest line that either side accepts, in bytes.
-pub const LINE_LIMIT: usize = 16 * 1024 * 1024;
+/// The longest command that is sent and accepted, in bytes: a script with all its inputs.
+pub const LINE_LIMIT: usize = 4 * 1024 * 1024;
+/// The longest event that is sent and accepted, in bytes: a result with all its outputs in Base64.
+pub const EVENT_LIMIT: usize = 1024 * 1024;
 /// How often the agent says that it is there.
 pub const ALIVE_SECONDS: u64 = 10;
 /// How long the engine believes in a connection that says nothing.

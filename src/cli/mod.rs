@@ -2,6 +2,7 @@
 
 pub mod agent;
 mod follow;
+mod log;
 mod probes;
 pub mod runs;
 pub mod server;

@@ -1,6 +1,7 @@
 //! `sluice runs`: the phases of a sandbox for a person to read.
 
 use crate::api::{PhaseRun, RunState, StepKind, StepState, StepStatus, labels};
+use crate::plan::shown;
 use clap::Args;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use k8s_openapi::jiff::Timestamp;
@@ -33,7 +34,7 @@ async fn show(args: RunsArgs) -> anyhow::Result<ExitCode> {
     runs.retain(|run| args.since.is_none_or(|since| began(run).is_none_or(|at| at >= since)));
     runs.sort_by_key(began);
     if runs.is_empty() {
-        eprintln!("no phase has run for sandbox {namespace}/{}", args.name);
+        eprintln!("no phase has run for sandbox {}", shown::line(&format!("{namespace}/{}", args.name)));
     }
     for run in &runs {
         print!("{}", text(run));
@@ -67,7 +68,7 @@ fn text(run: &PhaseRun) -> String {
     if status.state == RunState::Failed
         && let Some(message) = &status.message
     {
-        let _ = writeln!(text, "             {message}");
+        let _ = writeln!(text, "             {message}", message = shown::line(message));
     }
     text
 }
@@ -94,7 +95,7 @@ fn line(step: &StepStatus) -> String {
         format!("{}/{}", step.resource, step.step),
         format!("{:?}", step.state),
         took(step.started_at.as_ref(), step.finished_at.as_ref()),
-        notes.join("; "),
+        shown::line(&notes.join("; ")),
     )
     .trim_end()
     .to_owned()
@@ -129,5 +130,13 @@ mod tests {
             ..StepStatus::default()
         };
         assert_eq!(line(&step), "10:00:00.000   db/branch            Failed      1.250 s  script exit code 3");
+    }
+
+    #[test]
+    fn t12_a_message_of_a_step_forges_neither_lines_nor_colours() {
+        let message = Some("a\u{1b}[31m\r\n12:00:00.000   db/forged  Succeeded \u{202e}".to_owned());
+        let step = StepStatus { message, exit_code: None, ..StepStatus::default() };
+        let shown = line(&step);
+        assert!(shown.ends_with("a\\u{1b}[31m\\r\\n12:00:00.000   db/forged  Succeeded \\u{202e}"), "{shown}");
     }
 }

@@ -1,6 +1,7 @@
 //! `sluice server`: everything that runs in the cluster, started in the order in which each part needs the others.
 
 use super::follow::follow_plugins;
+use super::log;
 use super::probes::{Ready, probes};
 use crate::certs::keep::keep_rotated;
 use crate::certs::reload::{Patience, keep_reloaded};
@@ -136,7 +137,9 @@ enum LogFormat {
 
 pub fn run(args: ServerArgs) -> anyhow::Result<ExitCode> {
     let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into());
-    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let is_json = matches!(args.log_format, LogFormat::Json);
+    let writer = move || log::Shown::new(std::io::stderr(), is_json);
+    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).with_writer(writer);
     match args.log_format {
         LogFormat::Json => logs.json().init(),
         LogFormat::Text => logs.init(),

@@ -3,14 +3,19 @@
 //! An event is a courtesy: nothing ever fails because one could not be written.
 
 use crate::api::TargetRef;
-use crate::plan::message;
-use crate::plan::message::with_causes;
+use crate::plan::message::{self, with_causes};
+use crate::plan::shown;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
 use kube::runtime::events::{Event, EventType, Reporter};
 
 /// The API server refuses longer notes.
 const NOTE_LIMIT: usize = 1024;
+
+/// The note as it may be shown; control characters are, before it is cut.
+fn note_of(note: &str) -> String {
+    message::cut(&shown::lines(note), NOTE_LIMIT)
+}
 
 /// Writes events as one replica.
 pub struct Recorder(kube::runtime::events::Recorder);
@@ -34,7 +39,7 @@ impl Recorder {
             type_,
             reason: reason.to_owned(),
             action: action.to_owned(),
-            note: Some(message::cut(note, NOTE_LIMIT)),
+            note: Some(note_of(note)),
             secondary: None,
         };
         let reference = ObjectReference {
@@ -49,5 +54,17 @@ impl Recorder {
         if let Err(error) = self.0.publish(&event, &reference).await {
             tracing::debug!(%target, reason, error = with_causes(&error), "an event was not written");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn t12_a_note_shows_control_characters_and_stays_within_its_limit() {
+        assert_eq!(note_of("a\u{1b}[1mb\nc"), "a\\u{1b}[1mb\nc");
+        let long = note_of(&"\u{202e}".repeat(NOTE_LIMIT));
+        assert!(long.len() <= NOTE_LIMIT && !long.contains('\u{202e}'));
     }
 }

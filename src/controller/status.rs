@@ -3,6 +3,7 @@
 use super::forks::{Forks, NOT_ADMITTED};
 use crate::api::{Condition, Phase, PhaseSummary, RunState, SandboxStatus};
 use crate::engine::index::RunEntry;
+use crate::plan::shown;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, Time};
 use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
@@ -70,7 +71,7 @@ pub fn status(
                     type_: type_.to_owned(),
                     status: status.to_owned(),
                     reason,
-                    message,
+                    message: shown::lines(&message).into_owned(),
                     last_transition_time: None,
                     observed_generation: Some(generation),
                 };
@@ -116,7 +117,7 @@ fn phases(runs: &[Arc<RunEntry>]) -> Vec<PhaseSummary> {
                 state: last.state,
                 run: last.name.clone(),
                 finished_at: last.finished_at.map(MicroTime),
-                message: last.message.as_deref().map(str::to_owned),
+                message: last.message.as_deref().map(|message| shown::lines(message).into_owned()),
             })
         })
         .collect()

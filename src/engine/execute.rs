@@ -13,7 +13,7 @@ use super::queue::Place;
 use super::script::ScriptPods;
 use crate::api::{ObjectRef, PhaseRun, PhaseRunStatus, RunResource, StepKind, StepState, StepStatus};
 use crate::plan::message::with_causes;
-use crate::plan::{message, room, undo};
+use crate::plan::{message, room, shown, undo};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
@@ -267,6 +267,7 @@ impl Execution {
     async fn save(&mut self) -> Result<(), EngineError> {
         self.must_save = false;
         self.saved_at = Instant::now();
+        shown::settle(&mut self.status);
         room::fit(&mut self.status, self.room);
         while self.is_unsaved() {
             let patch: Value = json!({

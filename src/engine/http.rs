@@ -57,7 +57,8 @@ impl Call {
         idempotency_key: &str,
         secrets: &mut Vec<Vec<u8>>,
     ) -> Result<Self, StepError> {
-        let url = rules::parse(&text("http.url", &http.url, scope).await?)
+        let parts = template("http.url", &json!(http.url))?.pieces_bounded(scope).await;
+        let url = rules::address(&parts.map_err(|e| StepError::Failed(e.to_string()))?)
             .and_then(|url| allowed.check(&url).map(|()| url))
             .map_err(|why| StepError::Failed(format!("http.url: {why}")))?;
         let mut headers = HeaderMap::new();
@@ -82,9 +83,9 @@ impl Call {
                 }
                 (None, None) => Vec::new(),
             };
-            let failed = |e: &dyn std::error::Error| StepError::Failed(format!("{field} ({}): {e}", header.name));
-            let name = HeaderName::try_from(&header.name).map_err(|e| failed(&e))?;
-            let mut value = HeaderValue::try_from(value).map_err(|e| failed(&e))?;
+            let failed = |why: String| StepError::Failed(format!("{field} ({}): {why}", header.name));
+            let name = rules::header_name(&header.name).map_err(failed)?;
+            let mut value = rules::header_value(value).map_err(failed)?;
             value.set_sensitive(header.value_from_secret.is_some());
             headers.insert(name, value);
         }

@@ -7,6 +7,7 @@ mod begin;
 mod delete;
 mod entry;
 mod error;
+mod exec;
 mod execute;
 mod guard;
 mod http;

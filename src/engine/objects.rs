@@ -44,6 +44,12 @@ pub struct Objects<'a> {
 impl Objects<'_> {
     /// The kind of an object, and whether it lives in namespaces.
     pub async fn kind(&self, api_version: &str, kind: &str) -> Result<(ApiResource, KindScope), StepError> {
+        // It becomes a path of the API.
+        let is_name = |part: &str| is_path_segment(part) && !part.contains(':');
+        let (group, version) = api_version.split_once('/').unwrap_or(("v", api_version));
+        if ![group, version, kind].into_iter().all(is_name) {
+            return Err(StepError::Unserved { kind: kind.to_owned(), api_version: api_version.to_owned() });
+        }
         self.kinds.find(self.client, api_version, kind).await.map_err(|error| {
             if matches!(error, kube::Error::Discovery(_)) || is_status(&error, 404) {
                 return StepError::Unserved { kind: kind.to_owned(), api_version: api_version.to_owned() };

@@ -2,34 +2,31 @@
 
 use super::Engine;
 use super::error::{StepError, is_status};
+use super::exec::{Connection, Patience};
 use super::pod_template::{self, Assignment, TemplateError};
 use super::script::delete_pod;
 use super::warm::{self, Claim};
 use super::whose::{belongs_to, number};
-use crate::agent::AGENT_DIR;
-use crate::agent::client::{Session, SessionError};
+use crate::agent::client::SessionError;
 use crate::agent::protocol::{RunStep, StepResult};
 use crate::api::{PhaseRun, RunResource, Step, labels};
 use crate::plan::message::with_causes;
-use crate::plan::overlay::MAIN;
 use crate::plan::pod::{self, PodState};
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::{Pod, PodTemplateSpec};
-use kube::api::{AttachParams, AttachedProcess, ListParams, PostParams};
+use kube::api::{ListParams, PostParams};
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Resource, ResourceExt};
 use std::pin::pin;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use tokio::sync::Mutex;
+use tokio::time::{Instant, timeout_at};
 
 /// How often a pod that ran and was lost is replaced, without counting as a retry of the step.
 const LOST_PODS: u32 = 3;
 /// The pause before a broken connection is made again.
 const RECONNECT_AFTER: Duration = Duration::from_millis(500);
-
-/// Bytes on their way to or from an agent at most: most of its lines at once.
-const PIPE: usize = 64 * 1024;
 
 /// A pod of a run; made when its first script begins.
 pub struct StepPod {
@@ -76,12 +73,6 @@ enum NotRunning {
     Broken(String),
 }
 
-/// A session and the exec that carries it.
-struct Connection {
-    session: Session,
-    process: AttachedProcess,
-}
-
 impl StepPod {
     /// `own` is the process that executes the run; `step` the one that the pod is for, where it is for one alone.
     pub fn new(
@@ -110,9 +101,19 @@ impl StepPod {
 
     /// Runs a step, or joins it where the agent knows it already. Ends only with a result or where none can come.
     pub async fn run(&self, step: &RunStep) -> Result<StepResult, StepError> {
+        let mut patience = Patience::with(step);
         loop {
-            let connection = self.connection().await?;
-            match connection.session.run(step.clone()).await {
+            let connection = self.connection(&mut patience).await?;
+            let pod = connection.pod.as_str();
+            if patience.is_over(pod, Instant::now()) {
+                return Err(self.never_told(pod));
+            }
+            let Ok(told) = timeout_at(patience.until(pod, Instant::now()), connection.session.run(step.clone())).await
+            else {
+                self.disconnect(&connection).await;
+                return Err(self.never_told(pod));
+            };
+            match told {
                 // The pod is being taken away, as when its node is drained: another takes its place.
                 Ok(result) if result.interrupted => {
                     self.disconnect(&connection).await;
@@ -157,7 +158,14 @@ impl StepPod {
         broken.process.abort();
     }
 
-    async fn connection(&self) -> Result<Arc<Connection>, StepError> {
+    fn never_told(&self, pod: &str) -> StepError {
+        StepError::Failed(format!(
+            "the step's time is up, and its pod {}/{pod} has not told how it ended: a script there may be in the way of the agent",
+            self.namespace
+        ))
+    }
+
+    async fn connection(&self, patience: &mut Patience) -> Result<Arc<Connection>, StepError> {
         let mut connected = self.connected.lock().await;
         if let Some(connection) = &connected.session {
             return Ok(connection.clone());
@@ -196,8 +204,9 @@ impl StepPod {
                 continue;
             }
             self.set_waits_for(None);
-            match self.connect(&name).await {
+            match Connection::open(&self.pods, &name).await {
                 Ok(connection) => return Ok(connected.keep(connection)),
+                Err(_) if patience.is_over(&name, Instant::now()) => return Err(self.never_told(&name)),
                 Err(reason) => {
                     tracing::debug!(pod = name, reason, "the step pod's agent cannot be reached");
                     tokio::time::sleep(RECONNECT_AFTER).await;
@@ -240,7 +249,7 @@ impl StepPod {
         let to = self.assignment(&run, part);
         while let Some(pod) = self.engine.warm.take((&self.plugin, &self.namespace), hash, &to) {
             let name = pod.name_any();
-            let mut connecting = pin!(self.connect(&name));
+            let mut connecting = pin!(Connection::open(&self.pods, &name));
             let mut claiming = pin!(async {
                 let claimed = warm::claim(&self.pods, &pod, &to).await;
                 // One that stood still meanwhile may have been taken for gone, and the step be at work elsewhere. Who
@@ -365,24 +374,6 @@ impl StepPod {
     async fn is_broken(&self, name: &str) -> Result<bool, StepError> {
         let pod = self.pods.get_opt(name).await.map_err(StepError::api("the step's pod could not be read"))?;
         Ok(pod.is_none_or(|pod| matches!(pod::state(&pod), PodState::Broken(_))))
-    }
-
-    async fn connect(&self, name: &str) -> Result<Connection, String> {
-        let binary = format!("{AGENT_DIR}/sluice");
-        let command = [binary.as_str(), "agent", "connect", "--dir", AGENT_DIR];
-        let params = AttachParams::default()
-            .container(MAIN)
-            .stdin(true)
-            .stdout(true)
-            .stderr(false)
-            .max_stdin_buf_size(PIPE)
-            .max_stdout_buf_size(PIPE);
-        let mut process = self.pods.exec(name, command, &params).await.map_err(|e| e.to_string())?;
-        let (Some(reader), Some(writer)) = (process.stdout(), process.stdin()) else {
-            return Err("the exec has no streams".to_owned());
-        };
-        let session = Session::start(reader, writer).await.map_err(|e| e.to_string())?;
-        Ok(Connection { session, process })
     }
 }
 

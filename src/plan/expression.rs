@@ -97,6 +97,11 @@ impl Expression {
         &self.0.source
     }
 
+    /// The function whose call the whole expression is: `url.raw` of `url.raw(params.path)`.
+    pub fn called(&self) -> Option<String> {
+        tree::called(&self.0.tree)
+    }
+
     /// The variables that the expression reads from its scope, in alphabetical order.
     pub fn variables(&self) -> impl Iterator<Item = &str> {
         self.0.uses.variables.iter().map(String::as_str)

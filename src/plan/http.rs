@@ -1,5 +1,10 @@
 //! The rules of the `http` step: which targets may be called, which answers are success, and when to try again.
 
+mod address;
+
+pub use address::{address, encoded};
+
+use http::{HeaderName, HeaderValue};
 use k8s_openapi::jiff::{Timestamp, fmt::rfc2822};
 use std::fmt;
 use std::str::FromStr;
@@ -53,6 +58,40 @@ impl Allowed {
 /// A URL, or what is wrong with it.
 pub fn parse(url: &str) -> Result<Url, String> {
     Url::parse(url).map_err(|e| format!("{url:?} is no URL ({e}): write it as in http://router.shop.svc/hooks"))
+}
+
+/// What a connection lives by, and the host, which could be another than the list of targets allows.
+const UNSETTABLE: [&str; 10] = [
+    "host",
+    "connection",
+    "content-length",
+    "expect",
+    "keep-alive",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
+
+/// The name of a header that a step may set, or what is wrong with it.
+pub fn header_name(name: &str) -> Result<HeaderName, String> {
+    let parsed = HeaderName::try_from(name)
+        .map_err(|_| format!("{name:?} is no name of a header: use letters, digits and -, as in X-Token"))?;
+    if UNSETTABLE.contains(&parsed.as_str()) {
+        return Err(format!("{parsed} cannot be set: the URL and the body decide what it is; take it away"));
+    }
+    Ok(parsed)
+}
+
+/// The value of a header, or what is wrong with it. Never says the value.
+pub fn header_value(value: Vec<u8>) -> Result<HeaderValue, String> {
+    let hidden = value.iter().find(|byte| byte.is_ascii_control() && **byte != b'\t').copied();
+    HeaderValue::try_from(value).map_err(|error| match hidden {
+        Some(b'\r' | b'\n') => "its value has a line break, and a header is one line: take it away".to_owned(),
+        Some(byte) => format!("its value has the control character 0x{byte:02x}: take it away"),
+        None => error.to_string(),
+    })
 }
 
 /// A host, or `*.DOMAIN` for every host in it, and perhaps a port; every port without one.
@@ -153,6 +192,32 @@ mod tests {
     #[case(&["*"], "ftp://a/", false)]
     fn only_what_an_admin_allows_is_called(#[case] targets: &[&str], #[case] url: &str, #[case] right: bool) {
         assert_eq!(allowed(targets).check(&parse(url).unwrap()).is_ok(), right);
+    }
+
+    #[rstest]
+    #[case("X-Token", true)]
+    #[case("authorization", true)]
+    #[case("Host", false)]
+    #[case("Transfer-Encoding", false)]
+    #[case("Content-Length", false)]
+    #[case("x\r\ny", false)]
+    #[case("", false)]
+    fn t15_a_header_neither_changes_the_host_nor_the_frame(#[case] name: &str, #[case] right: bool) {
+        assert_eq!(header_name(name).is_ok(), right);
+    }
+
+    #[rstest]
+    #[case("Bearer a\tb", None)]
+    #[case("a\r\nX-Admin: true", Some("line break"))]
+    #[case("a\nb", Some("line break"))]
+    #[case("a\0b", Some("control character 0x00"))]
+    #[case("a\u{7f}", Some("control character 0x7f"))]
+    fn t15_a_header_is_one_line(#[case] value: &str, #[case] why: Option<&str>) {
+        match (header_value(value.into()), why) {
+            (Ok(_), None) => {}
+            (Err(said), Some(why)) => assert!(said.contains(why) && !said.contains("Admin"), "{said}"),
+            (other, _) => panic!("{other:?}"),
+        }
     }
 
     #[rstest]

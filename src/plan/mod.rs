@@ -21,6 +21,7 @@ pub mod room;
 pub mod runs;
 pub mod scope;
 pub mod seal;
+pub mod shown;
 pub mod strategic;
 pub mod template;
 pub mod timing;

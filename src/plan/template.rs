@@ -115,10 +115,37 @@ impl Template {
         let (template, scope) = (self.clone(), scope.clone());
         match bounded(move |cancel| template.render_until(&scope, cancel)).await {
             Ok(answer) => answer,
-            Err(Stopped::TooSlow) => Err(TemplateError::Stopped {
-                message: format!("it took longer than {} s; make them do less", super::expression::TIME.as_secs()),
-            }),
-            Err(Stopped::Broken(message)) => Err(TemplateError::Stopped { message }),
+            Err(stopped) => Err(unevaluated(stopped)),
+        }
+    }
+
+    /// The text of a template that is one string, in its parts, as far as `scope` fills them in.
+    pub async fn pieces_bounded(&self, scope: &Scope) -> Result<Vec<Piece>, TemplateError> {
+        let (template, scope) = (self.clone(), scope.clone());
+        match bounded(move |cancel| template.pieces_until(&scope, cancel)).await {
+            Ok(answer) => answer,
+            Err(stopped) => Err(unevaluated(stopped)),
+        }
+    }
+
+    fn pieces_until(&self, scope: &Scope, cancel: &Cancel) -> Result<Vec<Piece>, TemplateError> {
+        let mut rendering = Rendering { scope, cancel, left: MAX_RENDERED };
+        let mut given = |placed: &Placed| -> Result<Piece, TemplateError> {
+            let text = as_text(placed, rendering.value(placed)?)?;
+            Ok(Piece::Given { text, called: placed.expression.called() })
+        };
+        match &*self.0 {
+            Node::Alone(placed) => Ok(vec![given(placed)?]),
+            Node::Text(parts) => parts
+                .iter()
+                .map(|part| match part {
+                    Part::Text(text) => Ok(Piece::Written(text.clone())),
+                    Part::Expression(placed) => given(placed),
+                })
+                .collect(),
+            Node::Plain(Json::String(text)) => Ok(vec![Piece::Written(text.clone())]),
+            Node::Plain(other) => Ok(vec![Piece::Written(other.to_string())]),
+            Node::List(_) | Node::Map(_) => Ok(Vec::new()),
         }
     }
 
@@ -126,6 +153,25 @@ impl Template {
         let mut rendering = Rendering { scope, cancel, left: MAX_RENDERED };
         rendering.node(&self.0)
     }
+}
+
+/// A part of a text: what the template's author wrote, or what an expression gave.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Piece {
+    Written(String),
+    Given {
+        text: String,
+        /// The function whose call the whole expression is.
+        called: Option<String>,
+    },
+}
+
+fn unevaluated(stopped: Stopped) -> TemplateError {
+    let message = match stopped {
+        Stopped::TooSlow => format!("it took longer than {} s; make them do less", super::expression::TIME.as_secs()),
+        Stopped::Broken(message) => message,
+    };
+    TemplateError::Stopped { message }
 }
 
 impl Node {

@@ -2,6 +2,8 @@
 //!
 //! Only what is needed is typed; objects stay as they came, so that no field is lost on the way.
 
+use crate::plan::message::DENIAL_LIMIT;
+use crate::plan::shown;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use json_patch::PatchOperation;
@@ -145,7 +147,9 @@ impl Answer {
             Self::Allow { warnings, patch, .. } => {
                 let mut response = json!({"uid": uid, "allowed": true});
                 if !warnings.is_empty() {
-                    response["warnings"] = json!(warnings);
+                    // The API server drops a warning of more than one line.
+                    let lines: Vec<_> = warnings.iter().map(|warning| shown::line(warning)).collect();
+                    response["warnings"] = json!(lines);
                 }
                 if !patch.is_empty() {
                     response["patchType"] = json!("JSONPatch");
@@ -154,6 +158,7 @@ impl Answer {
                 response
             }
             Self::Deny { code, reason, message, retry_after, .. } => {
+                let message = shown::within(&message, DENIAL_LIMIT);
                 let mut status = json!({"code": code, "reason": reason, "message": message, "status": "Failure"});
                 if let Some(after) = retry_after {
                     status["details"] = json!({"retryAfterSeconds": after.as_secs().max(1)});
@@ -214,6 +219,16 @@ mod tests {
         assert_eq!(review["response"]["status"]["code"], 429);
         assert_eq!(review["response"]["status"]["reason"], "TooManyRequests");
         assert_eq!(review["response"]["status"]["details"]["retryAfterSeconds"], 2);
+    }
+
+    #[test]
+    fn t12_an_answer_shows_control_characters_and_sends_none() {
+        let denied = Answer::deny("params.\u{1b}]0;x\u{7}\r:\nwrong \u{202e}").into_review("u");
+        assert_eq!(denied["response"]["status"]["message"], "params.\\u{1b}]0;x\\u{7}\\r:\nwrong \\u{202e}");
+        let long = Answer::failed("\u{1b}".repeat(1000)).into_review("u");
+        assert!(long["response"]["status"]["message"].as_str().unwrap().len() <= DENIAL_LIMIT);
+        let warned = Answer::warn(vec!["a\u{9b}31m\nforged".into()]).into_review("u");
+        assert_eq!(warned["response"]["warnings"][0], "a\\u{9b}31m\\nforged");
     }
 
     #[test]

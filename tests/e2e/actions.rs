@@ -237,7 +237,7 @@ fn a_plugin_calls_only_what_the_admin_allows() {
     );
     assert!(said.contains("http.allowedTargets in the chart's values"), "{said}");
 
-    let plugin = space.plugin("given", "  preCreate: [{name: call, http: {url: \"${params.url}\"}}]");
+    let plugin = space.plugin("given", "  preCreate: [{name: call, http: {url: \"${url.raw(params.url)}\"}}]");
     let resource =
         format!("{{name: r, plugin: {plugin}, params: {{url: 'http://evil.example/?x=.svc.cluster.local'}}}}");
     let said = apply(&space.sandbox("x", &format!("  resources: [{resource}]"))).refused().stderr;

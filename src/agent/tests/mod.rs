@@ -2,6 +2,7 @@
 
 mod endings;
 mod files;
+mod hostile;
 mod sessions;
 
 use super::{

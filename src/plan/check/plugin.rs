@@ -3,6 +3,7 @@
 use super::trial::{Trial, Warnings};
 use super::{Fault, expressions, image, outputs};
 use crate::api::{ResourcePluginSpec, Step, StepKind, Workflow};
+use crate::plan::http;
 use crate::plan::plugins::canonical;
 use crate::plan::{order, overlay};
 use serde_json::Value;
@@ -68,6 +69,11 @@ fn step(spec: &ResourcePluginSpec, workflow: Workflow, step: &Step, field: &str,
         faults.push(Fault::new("spec.runner.serviceAccountName", message));
     }
     // A field of any type cannot stand in a rule of the schema.
+    for (index, header) in step.http.iter().flat_map(|http| &http.headers).enumerate() {
+        if let Err(why) = http::header_name(&header.name) {
+            faults.push(Fault::new(format!("{field}.http.headers[{index}].name"), why));
+        }
+    }
     if step.http.as_ref().is_some_and(|http| http.json.is_some() && http.body.is_some()) {
         faults.push(Fault::new(format!("{field}.http.body"), "a call has json or body, not both: take one away"));
     }

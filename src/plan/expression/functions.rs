@@ -1,5 +1,6 @@
 //! The functions that expressions have: those of the library, where needed with a bound.
 
+use super::super::http;
 use super::limits::MAX_RANGE;
 use super::{bounds, keep, loops};
 use kube_cel::KubeCelExt;
@@ -29,6 +30,7 @@ pub(super) const NAMES: &[&str] = &[
     "math.bitShiftRight", "math.sqrt", "math.greatest", "math.least",
     // URLs
     "url", "isURL", "getScheme", "getHost", "getHostname", "getPort", "getEscapedPath", "getQuery",
+    "url.encode", "url.raw",
     // IP addresses
     "ip", "isIP", "ip.isCanonical", "family", "isLoopback", "isUnspecified", "isLinkLocalMulticast",
     "isLinkLocalUnicast", "isGlobalUnicast", "isIPv4", "isIPv6", "cidr", "isCIDR", "containsIP", "containsCIDR",
@@ -50,6 +52,8 @@ pub(crate) fn context() -> Context<'static> {
     let mut context = Context::default().with_all();
     context.add_function("lists.range", range);
     context.add_function("join", join);
+    context.add_function("url.encode", url_encode);
+    context.add_function("url.raw", url_raw);
     bounds::register(&mut context);
     keep::register(&mut context);
     loops::register(&mut context);
@@ -84,6 +88,18 @@ fn range(length: i64) -> ResolveResult {
         0..=MAX_RANGE => Ok(Value::List(Arc::new((0..length).map(Value::Int).collect()))),
         _ => Err(ExecutionError::function_error("lists.range", format!("the length must be from 0 to {MAX_RANGE}"))),
     }
+}
+
+/// For a text that is put into a URL, or a form, by hand.
+fn url_encode(text: Arc<String>) -> ResolveResult {
+    let encoded = http::encoded(&text);
+    bounds::may_make("url.encode", encoded.len())?;
+    Ok(Value::String(Arc::new(encoded)))
+}
+
+/// The text as it is; that it was called is what `http.url` looks at.
+fn url_raw(text: Arc<String>) -> ResolveResult {
+    Ok(Value::String(text))
 }
 
 /// The library's own puts `Int(1)` for the number 1.

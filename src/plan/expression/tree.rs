@@ -120,7 +120,18 @@ impl Uses {
 }
 
 /// The prefixes of functions; `math.foo()` is an unknown function, not a method of an unknown variable `math`.
-const LIBRARIES: [&str; 9] = ["math", "sets", "lists", "strings", "format", "base64", "jsonpatch", "optional", "ip"];
+const LIBRARIES: [&str; 10] =
+    ["math", "sets", "lists", "strings", "format", "base64", "jsonpatch", "optional", "ip", "url"];
+
+/// The function whose call the whole tree is, with its prefix.
+pub(super) fn called(tree: &Tree) -> Option<String> {
+    let Expr::Call(CallExpr { func_name, target, .. }) = &tree.expr else { return None };
+    match target.as_deref().map(|target| &target.expr) {
+        None => Some(func_name.clone()),
+        Some(Expr::Ident(prefix)) => Some(format!("{prefix}.{func_name}")),
+        Some(_) => None,
+    }
+}
 
 pub(super) fn is_operator(name: &str) -> bool {
     name.starts_with('@') || name.contains(['_', '!', '-']) && !name.contains(|c: char| c.is_ascii_alphanumeric())
