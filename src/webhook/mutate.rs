@@ -19,16 +19,16 @@ pub fn sandbox(request: &Request, plugins: &Plugins, sealer: &Sealer) -> Answer 
         return Answer::allow();
     }
     let (old, new) = (&request.old_object, &request.object);
-    let patch = patch(old, new, latest(old, new, plugins), sealed(old, new, &request.namespace, sealer));
+    let patch = patch(old, new, &latest(old, new, plugins), sealed(old, new, &request.namespace, sealer));
     Answer::Allow { warnings: Vec::new(), audit: Vec::new(), patch }
 }
 
 /// Brings our annotations to what they should be.
-fn patch(old: &Value, new: &Value, latest: BTreeMap<String, String>, seal: Option<String>) -> Vec<PatchOperation> {
+fn patch(old: &Value, new: &Value, latest: &BTreeMap<String, String>, seal: Option<String>) -> Vec<PatchOperation> {
     let annotations = new["metadata"]["annotations"].as_object();
     let given = |name: &str| annotations.and_then(|all| all.get(name));
     let mut wanted = Vec::new();
-    if latest != runs::latest(new) {
+    if *latest != runs::latest(new) {
         wanted.push((LATEST, (!latest.is_empty()).then(|| json!(json!(latest).to_string()))));
     }
     let seal = seal.map(Value::String);

@@ -141,6 +141,6 @@ fn t08_a_seal_makes_no_difference_to_whoever_compares() {
     becomes(&space, &name, "ForksReady");
 
     // Without forks nothing is noted.
-    apply(&space.sandbox("y", "  description: none")).ok();
-    assert!(seal(&space.get("sandbox", "y").unwrap()).is_null());
+    apply(&space.sandbox("bare", "  description: none")).ok();
+    assert!(seal(&space.get("sandbox", "bare").unwrap()).is_null());
 }

@@ -118,11 +118,11 @@ fn t07_an_owner_that_a_sandbox_is_given_takes_the_right_to_skip_its_pre_delete()
     assert!(patched.refused().stderr.contains("metadata.ownerReferences[0]"));
 
     // Where there is nothing to skip an owner is fine, until a resource joins that has a pre-delete.
-    apply_as(&alice, &owned("y", &plain)).ok();
-    let joined = apply_as(&alice, &owned("y", &guarded)).refused().stderr;
+    apply_as(&alice, &owned("other", &plain)).ok();
+    let joined = apply_as(&alice, &owned("other", &guarded)).refused().stderr;
     assert!(joined.contains("spec.resources[0]") && joined.contains("may not skip"), "{joined}");
     let gone = r#"{"metadata": {"ownerReferences": null}}"#;
-    kubectl(&["-n", &space.namespace, "patch", "sandbox", "y", "--type=merge", "-p", gone, "--as", &alice]).ok();
+    kubectl(&["-n", &space.namespace, "patch", "sandbox", "other", "--type=merge", "-p", gone, "--as", &alice]).ok();
 
     allow(
         &space,
