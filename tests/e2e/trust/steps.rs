@@ -59,11 +59,11 @@ fn t11_a_pod_that_sends_4_mb_in_one_line_fails_its_step() {
 fn t12_an_escape_sequence_in_a_parameter_is_shown_at_kubectl() {
     let space = Space::new("escapes");
     let spec = format!(
-        r#"  runner: {{image: {}}}
+        r##"  runner: {{image: {}}}
   preCreate:
   - name: fails
     script: "#!/bin/sh\nprintf '%s\\n' \"$SIZE\"; exit 3\n"
-    inputs: [{{name: size, valueFromSandbox: true}}]"#,
+    inputs: [{{name: size, valueFromSandbox: true}}]"##,
         step_image()
     );
     let plugin = space.plugin("escapes", &spec);
