@@ -14,7 +14,7 @@ use kube::{Api, Client, api::PostParams};
 use super::issue::{IssueError, Names};
 use super::rotate::{Registration, next, perform};
 use super::state::State;
-use crate::api::labels::MANAGER;
+use crate::api::labels::{MANAGER, NO_BACKUP};
 
 /// The longest that one call to the API server may take.
 pub(super) const CALL: Duration = Duration::from_secs(10);
@@ -129,7 +129,8 @@ impl SecretStore {
     }
 
     fn new_secret(&self, data: BTreeMap<String, ByteString>) -> Secret {
-        let labels = [("app.kubernetes.io/managed-by".to_owned(), MANAGER.to_owned())];
+        let labels = [("app.kubernetes.io/managed-by", MANAGER), (NO_BACKUP, "true")];
+        let labels = labels.map(|(name, value)| (name.to_owned(), value.to_owned()));
         Secret {
             metadata: ObjectMeta {
                 name: Some(self.name.clone()),

@@ -98,7 +98,8 @@ impl Kind {
                 json!({
                     "sideEffects": "None",
                     "timeoutSeconds": MUTATE_TIMEOUT_SECONDS,
-                    "reinvocationPolicy": "Never",
+                    // Another webhook may change the forks after ours has sealed them.
+                    "reinvocationPolicy": "IfNeeded",
                     "rules": [rule("sandboxes", "Namespaced", &["CREATE", "UPDATE"])],
                 }),
             ),

@@ -72,7 +72,7 @@ fn the_mutating_webhook_is_pure_quick_and_never_asked_on_delete() {
     assert_eq!(webhook["name"], "default.sluice.dev");
     assert_eq!(webhook["sideEffects"], "None");
     assert_eq!(webhook["timeoutSeconds"], 10);
-    assert_eq!(webhook["reinvocationPolicy"], "Never");
+    assert_eq!(webhook["reinvocationPolicy"], "IfNeeded");
     assert_eq!(webhook["clientConfig"]["service"]["path"], path(MUTATE_PATH));
     assert_eq!(
         webhook["rules"],

@@ -105,6 +105,7 @@ fn own_labels(owner: Owner<'_>, fork: &Fork) -> Value {
         labels::SANDBOX_UID: owner.uid,
         labels::FORK_OF: labels::value(&fork.fork_of.name),
         "app.kubernetes.io/managed-by": labels::MANAGER,
+        labels::NO_BACKUP: "true",
     })
 }
 

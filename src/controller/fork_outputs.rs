@@ -96,6 +96,7 @@ fn secret(target: &TargetRef, data: BTreeMap<String, ByteString>, salt: &[u8]) -
             labels: Some(BTreeMap::from([
                 (labels::SANDBOX.to_owned(), labels::value(&target.name)),
                 (labels::SANDBOX_UID.to_owned(), uid.clone()),
+                (labels::NO_BACKUP.to_owned(), "true".to_owned()),
             ])),
             owner_references: Some(vec![OwnerReference {
                 api_version: API_VERSION.to_owned(),

@@ -10,6 +10,7 @@ mod history;
 mod kept;
 mod leftovers;
 mod post;
+mod recorded;
 mod records;
 mod runs;
 mod sandboxes;

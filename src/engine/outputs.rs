@@ -119,7 +119,13 @@ impl Keeper {
         let secret = Secret {
             metadata: ObjectMeta {
                 name: Some(name.clone()),
-                labels: Some([(labels::RUN.to_owned(), labels::value(&self.run))].into()),
+                labels: Some(
+                    [
+                        (labels::RUN.to_owned(), labels::value(&self.run)),
+                        (labels::NO_BACKUP.to_owned(), "true".to_owned()),
+                    ]
+                    .into(),
+                ),
                 owner_references: self.owner.clone().map(|owner| vec![owner]),
                 ..ObjectMeta::default()
             },

@@ -1,6 +1,7 @@
 //! The validating webhook of sandboxes: runs the pre-phases of a change before it is let through.
 
-use super::hold::{Holder, Outcome, Requester, Wish};
+use super::hold::{Holder, Requester, Wish};
+use super::pass::Passed;
 use super::review::{Answer, Audit, Operation, Request};
 use super::rights::Rights;
 use super::trail::Trail;
@@ -13,7 +14,7 @@ use crate::engine::{Engine, EngineError};
 use crate::plan::plugins::Plugins;
 use crate::plan::runs::{self, Change, PlannedRun, Side};
 use crate::plan::seal::Sealer;
-use crate::plan::timing::{self, Waiting};
+use crate::plan::timing;
 use crate::plan::{check, message, room};
 use kube::Api;
 use kube::api::ListParams;
@@ -39,20 +40,6 @@ pub struct Admission {
     pub sealer: Arc<Sealer>,
     /// The user that Sluice itself is to the API server.
     pub own_user: Option<String>,
-}
-
-/// How a change comes past one of its phases.
-enum Passed {
-    On {
-        run: Arc<RunEntry>,
-        /// That the request is let through is written down.
-        admitted: bool,
-        warning: Option<String>,
-    },
-    /// Though it failed.
-    LetGo { why: String },
-    /// Not yet: another change was quicker.
-    Overtaken,
 }
 
 /// How a change that could not be let through is answered, as an error so that `?` ends the work.
@@ -263,91 +250,6 @@ impl Admission {
         }
     }
 
-    /// Runs one phase, or joins it, as far as time allows.
-    async fn pass(&self, wish: Wish<'_>, trail: &mut Trail) -> Judged<Passed> {
-        let (planned, deadline) = (&wish.planned, wish.deadline);
-        let phase = planned.phase;
-        let limit = Duration::from_secs(planned.timeout_seconds.into());
-        let target = format!("{} {}", planned.target.kind, planned.target);
-        let anew = is_named_anew(planned);
-        let (key, held) = (planned.key.clone(), wish.seat.is_some());
-        let settled = self.holder.settle(&self.engine, wish).await;
-        if let Some((run, outcome)) = settled.as_ref().ok().and_then(Outcome::told) {
-            trail.ran(phase, run, outcome);
-        }
-        match settled {
-            Ok(Outcome::Passed { entry, admitted }) if entry.ignorable => {
-                let why = entry.message.clone().unwrap_or_default();
-                let warning = format!("{phase} failed and its failurePolicy is Ignore (run {}): {why}", entry.name);
-                Ok(Passed::On { run: entry, admitted, warning: Some(message::cut(&warning, WARNING_LIMIT)) })
-            }
-            Ok(Outcome::Passed { entry: run, admitted }) => {
-                self.waits.forget(&key);
-                Ok(Passed::On { run, admitted, warning: None })
-            }
-            Ok(Outcome::Overtaken) => Ok(Passed::Overtaken),
-            Ok(Outcome::LetGo(entry)) => Ok(Passed::LetGo {
-                why: format!(
-                    "it has failed {} times, last in run {}, and the cluster's cleaning up would wait for ever",
-                    entry.attempt, entry.name
-                ),
-            }),
-            Ok(Outcome::Failed(entry)) => Err(self.denial(&entry, deadline).await),
-            Ok(Outcome::Running { entry, .. }) if anew && Instant::now() >= deadline => Err(Answer::failed(format!(
-                "{phase} of {target} takes longer than one request can wait, and metadata.generateName gives the next one another name, so that it would begin anew: set metadata.name instead. What run {} does is undone.",
-                entry.name
-            ))),
-            Ok(Outcome::Running { entry, held }) => {
-                let waiting = Waiting { limit, ..waits::waiting(&self.engine.index, &entry, held) };
-                let gap = timing::retry_after(self.waits.since_first_asked(&key, waiting));
-                let waits = entry.executor.is_some() && entry.started_at.is_none();
-                let (current, ran) = (entry.current.as_deref(), Some(waiting.elapsed).filter(|_| !waits));
-                let why = entry.current_message.as_deref();
-                let text = message::still_running(&entry.name, phase.slug(), &target, current, why, ran);
-                Err(Answer::later(text, gap))
-            }
-            Ok(Outcome::Undecided(run)) => {
-                let why = format!(
-                    "this change of {target} was let through moments ago and whether it is stored is not known yet (run {run})"
-                );
-                Err(later(&why, waits::gap_until_decided(&self.engine.index, &run)))
-            }
-            Ok(Outcome::Undoing(undo)) => {
-                let gap = waits::gap_until(&self.engine.index, self.engine.index.get(&undo).as_deref(), held);
-                let why = "an earlier attempt of this change failed and is being undone";
-                Err(later(&format!("{why}: kubectl get phaserun {undo} -w"), gap))
-            }
-            Ok(Outcome::Busy) => {
-                let why = format!("{phase} of {target} waits for its turn: every worker is busy");
-                Err(later(&why, self.waits.gap(&key, limit)))
-            }
-            Err(error) => Err(Answer::broken(message::cut(&message::with_causes(&error), message::DENIAL_LIMIT))),
-        }
-    }
-
-    async fn denial(&self, entry: &RunEntry, deadline: Instant) -> Answer {
-        let read = tokio::time::timeout_at(deadline + timing::ANSWER_MARGIN / 2, self.engine.read(&entry.name)).await;
-        let (undo, run) = (
-            entry
-                .compensated_by
-                .as_ref()
-                .and_then(|name| self.engine.index.get(name).map(|undo| (name.clone(), undo.state))),
-            read.ok().and_then(Result::ok).flatten(),
-        );
-        match run {
-            Some(run) => {
-                let status = run.status.clone().unwrap_or_default();
-                let undo = undo.as_ref().map(|(name, state)| (name.as_str(), *state));
-                Answer::failed(message::denial(&entry.name, &run.spec, &status, undo))
-            }
-            None => Answer::failed(format!(
-                "run {} failed: {}",
-                entry.name,
-                entry.message.as_deref().unwrap_or("see kubectl get phaserun")
-            )),
-        }
-    }
-
     fn requester(&self, request: &Request) -> Requester {
         let old = &request.old_object;
         let stored = old.is_object().then(|| Stored::of(old));
@@ -394,7 +296,7 @@ fn stored_as(request: &Request) -> (&str, i64) {
 }
 
 /// Whether the API server chooses the name, another for each attempt, so that none can join what an earlier one began.
-fn is_named_anew(run: &PlannedRun) -> bool {
+pub(super) fn is_named_anew(run: &PlannedRun) -> bool {
     let prefix = run.object["metadata"]["generateName"].as_str().filter(|prefix| !prefix.is_empty());
     let created = run.phase == Phase::PreCreate && run.old_object.is_none();
     created && prefix.is_some_and(|prefix| run.target.name.starts_with(prefix))
@@ -404,7 +306,7 @@ pub(super) fn busy(why: &str) -> Answer {
     later(why, SHORTEST)
 }
 
-fn later(why: &str, gap: Duration) -> Answer {
+pub(super) fn later(why: &str, gap: Duration) -> Answer {
     Answer::later(format!("{why}; make the same change again"), gap)
 }
 

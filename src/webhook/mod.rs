@@ -8,6 +8,7 @@ pub mod guests;
 pub mod hold;
 pub mod mutate;
 mod names;
+mod pass;
 pub mod plugin;
 pub mod review;
 pub mod rights;

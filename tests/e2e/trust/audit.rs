@@ -1,6 +1,6 @@
 //! What Sluice's own account does, and what the audit log keeps of a change.
 
-use crate::cluster::{SLUICE, Space, apply, eventually, kubectl, kubectl_file, list, step_image};
+use crate::cluster::{EDITOR, SLUICE, Space, apply, eventually, keeps, kubectl, kubectl_file, list, step_image};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -183,4 +183,66 @@ fn a_fork_that_leaves_goes_with_its_service_and_a_sandbox_whose_time_is_over_is_
     });
     assert!(space.get("service", "cart").is_some(), "what was forked stays");
     eventually(2 * SOON, "the sandbox is gone", || space.get("sandbox", "x").is_none().then_some(()));
+}
+
+/// The audit annotations of the answers to requests for a sandbox of this test, oldest first.
+fn annotated(space: &Space, name: &str) -> Vec<Value> {
+    let file = std::env::var("CLUSTER_AUDIT_LOG")
+        .expect("CLUSTER_AUDIT_LOG: only `tests/cluster` makes a cluster with an audit log");
+    let log = std::fs::read_to_string(&file).unwrap();
+    let events =
+        log.lines().filter(|line| line.contains(&space.namespace)).filter_map(|line| serde_json::from_str(line).ok());
+    let of_sandbox = |event: &Value| {
+        let about = &event["objectRef"];
+        about["resource"] == "sandboxes" && about["namespace"] == space.namespace.as_str() && about["name"] == name
+    };
+    events.filter(of_sandbox).map(|event| event["annotations"].clone()).collect()
+}
+
+#[test]
+fn the_audit_log_keeps_what_a_change_ran_what_came_of_it_and_the_right_that_it_lacked() {
+    let space = Space::new("audited");
+    let fails = "{name: fails, script: \"#!/bin/sh\\nexit 3\"}";
+    let spec = format!(
+        "  runner: {{serviceAccountName: {EDITOR}, image: '{}'}}\n  preCreate: [{}]\n  preUpdate: [{fails}]",
+        step_image(),
+        keeps("note", "n-${sandbox.metadata.name}", "a: b")
+    );
+    let plugin = space.plugin("audited", &spec);
+    let change = |description: &str| {
+        space.sandbox("x", &format!("  description: {description}\n  resources: [{{name: r, plugin: {plugin}}}]"))
+    };
+    let told = |what: &str, annotations: &[(&str, &str)]| {
+        eventually(SOON, what, || {
+            let is_it = |event: &Value| {
+                annotations.iter().all(|(key, value)| event[format!("validate.sluice.dev/{key}")] == *value)
+            };
+            annotated(&space, "x").into_iter().any(|event| is_it(&event)).then_some(())
+        });
+    };
+    apply(&change("first")).ok();
+    let created = space.run("x", "PreCreate")["metadata"]["name"].as_str().unwrap().to_owned();
+    told("the creation", &[("run", &created), ("phases", "pre-create"), ("outcome", "succeeded")]);
+    space.settle("x");
+    apply(&change("second")).refused();
+    told("the update that was refused", &[("phases", "pre-update"), ("outcome", "failed")]);
+
+    let forks = space.sandbox("x", "  forks: [{forkOf: {kind: Deployment, name: web}}]");
+    let alice = space.name("alice");
+    kubectl(&[
+        "-n",
+        &space.namespace,
+        "create",
+        "role",
+        "of-alice",
+        "--verb=get,patch",
+        "--resource=sandboxes.sluice.dev",
+    ])
+    .ok();
+    kubectl(&["-n", &space.namespace, "create", "rolebinding", "of-alice", "--role=of-alice", "--user", &alice]).ok();
+    eventually(SOON, "a right that she lacks is named", || {
+        kubectl_file(&["apply", "--as", &alice], &forks).refused().stderr.contains("may not create").then_some(())
+    });
+    let right = format!("create deployments.apps in namespace {:?}", space.namespace);
+    told("the update that lacked a right", &[("right", &right)]);
 }
