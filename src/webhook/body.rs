@@ -134,7 +134,8 @@ impl Room {
             drop((text, text_room));
             request
         });
-        Ok((*request.await??, Held { _objects: objects }))
+        let request = request.await?.map_err(|answer| *answer)?;
+        Ok((*request, Held { _objects: objects }))
     }
 }
 
@@ -201,20 +202,19 @@ async fn off_the_way<T: Send + 'static>(
 }
 
 /// The request in a review, or the answer to a text that holds none.
-fn request(text: &[u8]) -> Result<Box<Request>, Response> {
-    match serde_json::from_slice(text) {
-        Ok(Review { request: Some(request) }) => Ok(Box::new(request)),
-        Ok(Review { request: None }) => {
-            Err((StatusCode::BAD_REQUEST, "the AdmissionReview has no request").into_response())
-        }
+fn request(text: &[u8]) -> Result<Box<Request>, Box<Response>> {
+    let answer = match serde_json::from_slice(text) {
+        Ok(Review { request: Some(request) }) => return Ok(Box::new(request)),
+        Ok(Review { request: None }) => (StatusCode::BAD_REQUEST, "the AdmissionReview has no request").into_response(),
         Err(error) => match uid(text) {
             Some(uid) => {
                 let why = format!("Sluice cannot read this object: {error}");
-                Err(Json(Answer::deny(message::cut(&why, message::DENIAL_LIMIT)).into_review(&uid)).into_response())
+                Json(Answer::deny(message::cut(&why, message::DENIAL_LIMIT)).into_review(&uid)).into_response()
             }
-            None => Err((StatusCode::BAD_REQUEST, format!("this is no AdmissionReview: {error}")).into_response()),
+            None => (StatusCode::BAD_REQUEST, format!("this is no AdmissionReview: {error}")).into_response(),
         },
-    }
+    };
+    Err(Box::new(answer))
 }
 
 /// `answer` to the review that begins with `text`.
