@@ -95,6 +95,7 @@ async fn a_deleted_secret_comes_back_with_the_leaf_that_all_serve_and_a_new_auth
         authorities: trusted,
         named: Vec::new(),
         since: Timestamp::UNIX_EPOCH,
+        named_since: Timestamp::UNIX_EPOCH,
         complete: true,
     };
     let (_told, registration) = watch::channel(registered);
@@ -267,7 +268,7 @@ fn tokens(api: &FakeApi) -> Option<Tokens> {
 
 fn naming(token: &Token) -> Registration {
     let (authorities, since) = (Vec::new(), Timestamp::UNIX_EPOCH);
-    Registration::Trusting { authorities, named: vec![token.clone()], since, complete: true }
+    Registration::Trusting { authorities, named: vec![token.clone()], since, named_since: since, complete: true }
 }
 
 #[tokio::test]

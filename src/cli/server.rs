@@ -1,6 +1,7 @@
 //! `sluice server`: everything that runs in the cluster, started in the order in which each part needs the others.
 
 use crate::api::ResourcePlugin;
+use crate::certs::client;
 use crate::certs::keep::keep_rotated;
 use crate::certs::reload::{Patience, keep_reloaded};
 use crate::certs::store::SecretStore;
@@ -21,7 +22,7 @@ use crate::webhook::hold::{Holder, Limits, new_routing_key};
 use crate::webhook::plugin::{PluginAdmission, RunnerLimits};
 use crate::webhook::rights::Rights;
 use crate::webhook::router::{Webhooks, router};
-use crate::webhook::serve::{Drain, listen, serve_tls};
+use crate::webhook::serve::{Drain, Identities, listen, serve_tls};
 use crate::webhook::waits::Waits;
 use anyhow::Context as _;
 use axum::Router;
@@ -34,6 +35,7 @@ use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client, ResourceExt};
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
@@ -86,6 +88,12 @@ pub struct ServerArgs {
     /// The name of the MutatingWebhookConfiguration
     #[arg(long, default_value = "sluice")]
     mutating_webhook: String,
+    /// A PEM file with the authorities that sign the API server's client certificate; none is asked for without it
+    #[arg(long)]
+    client_ca_file: Option<PathBuf>,
+    /// The common names or DNS names that such a certificate may carry; any by default
+    #[arg(long, value_delimiter = ',', requires = "client_ca_file")]
+    client_names: Vec<String>,
     /// How many requests are held at once; more are told to come again
     #[arg(long, default_value_t = 8)]
     max_held: usize,
@@ -210,7 +218,8 @@ async fn serve(args: ServerArgs) -> anyhow::Result<ExitCode> {
     let listening = listen(args.webhook_address)?;
     let drain = Drain { accept: Duration::from_secs(args.drain_seconds), ..Drain::default() };
     let router = router(Arc::new(webhooks(&args, &engine, &plugins, &metrics, &stop)), token.accepted.clone());
-    let server = tokio::spawn(serve_tls(listening, router, serving.clone(), stop.clone(), drain));
+    let identities = identities(&args, serving.clone())?;
+    let server = tokio::spawn(serve_tls(listening, router, identities, stop.clone(), drain));
 
     let ready = Ready { synced: [runs_ready, replicas_ready, plugins_ready.clone()], stop: stop.clone() };
     let http = tokio::net::TcpListener::bind(args.http_address).await.context("probes cannot be answered")?;
@@ -248,6 +257,18 @@ async fn serve(args: ServerArgs) -> anyhow::Result<ExitCode> {
     }
     server.await??;
     Ok(code)
+}
+
+/// What the webhooks' port shows, and asks for.
+fn identities(args: &ServerArgs, serving: Arc<Serving>) -> anyhow::Result<Identities> {
+    let mut identities = Identities::from(serving);
+    if let Some(path) = &args.client_ca_file {
+        let verifier = client::Verifier::read(path, args.client_names.clone())
+            .context("no client certificate can be asked for")?;
+        tokio::spawn(client::keep_reloaded(verifier.clone()));
+        identities.clients = Some(verifier);
+    }
+    Ok(identities)
 }
 
 fn webhooks(

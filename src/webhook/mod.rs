@@ -1,6 +1,7 @@
 //! The admission webhook: the TLS server, AdmissionReview in and out, holding and joining.
 
 pub mod admit;
+pub mod exposure;
 pub mod hold;
 pub mod mutate;
 mod names;

@@ -1,6 +1,7 @@
 //! The two paths that the API server calls, who is taken for the API server, and how an answer always leaves in time.
 
 use super::admit::Admission;
+use super::exposure;
 use super::mutate;
 use super::plugin::PluginAdmission;
 use super::review::{Answer, Request, Review, timeout};
@@ -16,7 +17,6 @@ use axum::http::StatusCode;
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::post;
-use k8s_openapi::jiff::Timestamp;
 use serde::Deserialize;
 use std::sync::Arc;
 use tokio::time::Instant;
@@ -50,11 +50,15 @@ pub fn router(webhooks: Arc<Webhooks>, accepted: Arc<Accepted>) -> Router {
 /// `routes`, for whoever knows the token. It stands before everything else: nothing of a stranger's body is read.
 fn guarded(routes: Router, accepted: Arc<Accepted>, metrics: Arc<Metrics>) -> Router {
     let guard = move |call: Call, next: Next| {
-        let known = token(call.uri().path()).is_some_and(|given| accepted.accepts(given, Timestamp::now()));
-        if !known {
-            metrics.stranger();
+        let (accepted, metrics) = (accepted.clone(), metrics.clone());
+        async move {
+            let given = token(call.uri().path()).unwrap_or_default().to_owned();
+            if !accepted.lets_in(&given).await {
+                metrics.stranger();
+                return StatusCode::NOT_FOUND.into_response();
+            }
+            exposure::watched(accepted, given, call, next).await
         }
-        async move { if known { next.run(call).await } else { StatusCode::NOT_FOUND.into_response() } }
     };
     routes.layer(middleware::from_fn(guard))
 }
