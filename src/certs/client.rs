@@ -121,9 +121,11 @@ impl Authorities {
         }
         let mut roots = RootCertStore::empty();
         for (index, certificate) in certificates.into_iter().enumerate() {
-            roots
-                .add(certificate)
-                .map_err(|source| ClientCaError::Authority { path: path(), number: index + 1, source })?;
+            roots.add(certificate).map_err(|source| ClientCaError::Authority {
+                path: path(),
+                number: index + 1,
+                source,
+            })?;
         }
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)

@@ -111,7 +111,12 @@ fn a_file_that_is_missing_empty_or_no_pem_is_named_with_what_would_be_right() {
     assert!(missing.to_string().contains("/none/ca.crt cannot be read"), "{missing}");
     let broken = "-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n";
     let no_authority = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
-    let cases = [("", "holds no certificate"), ("text", "holds no certificate"), (broken, "not PEM"), (no_authority, "certificate 1")];
+    let cases = [
+        ("", "holds no certificate"),
+        ("text", "holds no certificate"),
+        (broken, "not PEM"),
+        (no_authority, "certificate 1"),
+    ];
     for (content, says) in cases {
         let error = Verifier::read(file(content).path(), Vec::new()).unwrap_err();
         assert!(error.to_string().contains(says), "{content:?}: {error}");

@@ -170,10 +170,9 @@ pub fn observe(live: &[(Kind, Option<Value>)], before: &Registration, now: Times
     }
     let complete = webhooks.len() == live.len();
     let (since, named_since) = match before {
-        Registration::Trusting { authorities: old, named: old_named, since, named_since, .. } => (
-            if *old == authorities { *since } else { now },
-            if *old_named == named { *named_since } else { now },
-        ),
+        Registration::Trusting { authorities: old, named: old_named, since, named_since, .. } => {
+            (if *old == authorities { *since } else { now }, if *old_named == named { *named_since } else { now })
+        }
         _ => (now, now),
     };
     Registration::Trusting { authorities, named, since, named_since, complete }

@@ -25,13 +25,16 @@ const ON_ITS_WAY: Duration = Duration::from_millis(500);
 /// Answers the call, made by the token that is `given`, and notes that as seen where the call may have gone wrong.
 pub async fn watched(accepted: Arc<Accepted>, given: String, call: Request, next: Next) -> Response {
     let deadline = timeout(call.uri().query()).map(|timeout| Instant::now() + timeout.saturating_sub(ON_ITS_WAY));
-    let call_of = Outcome { accepted, given, deadline, went_well: false };
+    let mut outcome = Outcome { accepted, given, deadline, went_well: false };
     let response = next.run(call).await;
     if response.status() != StatusCode::OK {
         return response;
     }
     let (parts, body) = response.into_parts();
-    Response::from_parts(parts, Body::new(Watched { body, call: call_of }))
+    if body.is_end_stream() {
+        outcome.answered();
+    }
+    Response::from_parts(parts, Body::new(Watched { body, call: outcome }))
 }
 
 fn timeout(query: Option<&str>) -> Option<Duration> {

@@ -147,9 +147,8 @@ fn acceptor(config: ServerConfig) -> TlsAcceptor {
 
 fn tls(identities: Identities) -> Result<ServerConfig, ServeError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(ServeError::Tls)?;
+    let builder =
+        ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().map_err(ServeError::Tls)?;
     let mut config = match identities.clients {
         Some(clients) => {
             let mut config = builder.with_client_cert_verifier(clients).with_cert_resolver(identities.own);

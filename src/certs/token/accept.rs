@@ -175,3 +175,46 @@ impl Entry {
         self.token.is(given) & self.until.is_none_or(|until| now < until)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn a_token_that_left_the_secret_unretired_lingers_for_a_while_and_a_retired_one_does_not() {
+        let now: Timestamp = "2026-12-02T12:00:00Z".parse().unwrap();
+        let (before, mut after) = (Tokens::first(&[], now), Tokens::first(&[], now));
+        let accepted = Accepted::new(before.clone(), &Registration::Absent, now);
+        let old = before.current.path("")[1..].to_owned();
+        accepted.offer(after.clone(), now);
+        assert!(accepted.accepts(&old, now + LINGER - SECOND) && !accepted.accepts(&old, now + LINGER));
+        after.retired = vec![before.current];
+        accepted.offer(after, now);
+        assert!(!accepted.accepts(&old, now));
+    }
+
+    #[test]
+    fn the_secret_is_read_before_an_unknown_token_is_refused_or_anybody_let_in_by_what_is_old() {
+        let now: Timestamp = "2026-12-02T12:00:00Z".parse().unwrap();
+        let tokens = Tokens::first(&[], now);
+        let accepted = Accepted::new(tokens.clone(), &Registration::Absent, now);
+        let (known, unknown) = (tokens.current.path("")[1..].to_owned(), Token::random().path("")[1..].to_owned());
+        assert_eq!(accepted.judge(&unknown, now + FRESH - SECOND), Verdict::Refuse);
+        assert_eq!(accepted.judge(&unknown, now + FRESH), Verdict::ReadFirst { known: false });
+        assert_eq!(accepted.judge("guess", now + FRESH), Verdict::Refuse, "it is no token");
+        assert_eq!(accepted.judge(&known, now + STALE - SECOND), Verdict::LetIn);
+        assert_eq!(accepted.judge(&known, now + STALE), Verdict::ReadFirst { known: true });
+        assert_eq!(accepted.judge(&known, now - SECOND), Verdict::ReadFirst { known: true }, "a clock set back");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn where_the_secret_cannot_be_read_what_was_known_decides() {
+        let long_ago = Timestamp::now() - Duration::from_secs(3600);
+        let tokens = Tokens::first(&[], long_ago);
+        let accepted = Accepted::new(tokens.clone(), &Registration::Absent, long_ago);
+        assert!(accepted.lets_in(&tokens.current.path("")[1..]).await);
+        assert!(!accepted.lets_in(&Token::random().path("")[1..]).await);
+    }
+}

@@ -16,9 +16,9 @@ use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{self, Event, watcher};
 use tokio::sync::watch;
 
-use super::{Token, Tokens};
 use super::accept::Accepted;
 use super::rotate::{Action, Replacement, Sighting, due, replace};
+use super::{Token, Tokens};
 use crate::certs::issue::Names;
 use crate::certs::keep::until_due;
 use crate::certs::rotate::Registration;

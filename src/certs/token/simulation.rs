@@ -12,6 +12,7 @@ use k8s_openapi::jiff::Timestamp;
 use proptest::prelude::*;
 
 use super::accept::{Accepted, Verdict};
+use super::keep::LOOK;
 use super::rotate::{Action, HEARD_WITHIN, PAUSE, Replacement, Sighting, due, replace};
 use super::{Token, Tokens};
 use crate::certs::rotate::Registration;
@@ -39,20 +40,24 @@ pub struct World {
     pub history: Vec<Action>,
     /// When successors were made because a token had been seen.
     pub replaced: Vec<Timestamp>,
+    /// Whether each replica hears of the Secret by its next look, or as late as it likes.
+    prompt: bool,
 }
 
 pub struct Replica {
     accepted: Arc<Accepted>,
     /// What it has noted as seen and not replaced yet.
     noted: Vec<(Token, Timestamp)>,
-    /// It does nothing before then.
-    pub still_until: Timestamp,
+    /// When it last read the Secret.
+    heard: Timestamp,
+    /// It does nothing from then until then.
+    pub still: (Timestamp, Timestamp),
 }
 
 impl Replica {
     fn start(tokens: Tokens, seen: &Registration, now: Timestamp) -> Self {
         let noted = seen.named().iter().chain([&tokens.current]).map(|token| (token.clone(), now)).collect();
-        Self { accepted: Accepted::new(tokens, seen, now), noted, still_until: now }
+        Self { accepted: Accepted::new(tokens, seen, now), noted, heard: now, still: (now, now) }
     }
 }
 
@@ -99,6 +104,7 @@ impl World {
             looked: now,
             history: Vec::new(),
             replaced: Vec::new(),
+            prompt: false,
             secret: Some(tokens),
         }
     }
@@ -115,13 +121,14 @@ impl World {
     }
 
     pub fn stands_still(&self, replica: usize) -> bool {
-        self.now < self.replicas[replica].still_until
+        self.now < self.replicas[replica].still.1
     }
 
     fn read(&mut self, replica: usize) {
         if let Some(tokens) = &self.secret {
             self.replicas[replica].accepted.offer(tokens.clone(), self.now);
             self.replicas[replica].accepted.was_read(self.now);
+            self.replicas[replica].heard = self.now;
         }
     }
 
@@ -132,9 +139,7 @@ impl World {
             Verdict::Refuse => false,
             Verdict::ReadFirst { known } => match &self.secret {
                 // What lingers is let in by nobody who reads now and has not known it.
-                Some(tokens) => {
-                    tokens.accepted.contains(token) || (known && !tokens.retired.contains(token))
-                }
+                Some(tokens) => tokens.accepted.contains(token) || (known && !tokens.retired.contains(token)),
                 None => known,
             },
         }
@@ -191,7 +196,7 @@ impl World {
             }
             Event::Replace(replica) => self.replace(replica),
             Event::Still(replica, seconds) => {
-                self.replicas[replica].still_until = self.now + Duration::from_secs(seconds);
+                self.replicas[replica].still = (self.now, self.now + Duration::from_secs(seconds));
             }
             Event::Pass(seconds) => {
                 for _ in 0..seconds.div_ceil(5) {
@@ -222,6 +227,11 @@ impl World {
         if self.now >= self.looked + 5 * MINUTE {
             self.happen(Event::Register { whole: true });
         }
+        for replica in 0..REPLICAS {
+            if self.prompt && self.now + 5 * SECOND >= self.replicas[replica].heard + LOOK {
+                self.read(replica);
+            }
+        }
         for server in 0..API_SERVERS {
             if self.now >= self.api_servers[server].1 + HEARD_WITHIN - 5 * SECOND {
                 self.happen(Event::Hear(server));
@@ -236,7 +246,8 @@ impl World {
                     assert!(
                         self.lets_in(replica, token),
                         "replica {number} refuses a call at {} after {event:?}, {:?}",
-                        self.now, self.history
+                        self.now,
+                        self.history
                     );
                 }
             }
@@ -248,7 +259,7 @@ pub fn naming(named: Vec<Token>, since: Timestamp) -> Registration {
     Registration::Trusting { authorities: Vec::new(), named, since, named_since: since, complete: true }
 }
 
-fn event() -> impl Strategy<Value = Event> {
+fn event(deletions: u32) -> impl Strategy<Value = Event> {
     prop_oneof![
         6 => (0..REPLICAS).prop_map(Event::Read),
         6 => (0..API_SERVERS).prop_map(Event::Hear),
@@ -256,7 +267,7 @@ fn event() -> impl Strategy<Value = Event> {
         8 => Just(Event::Step),
         2 => (0..REPLICAS).prop_map(Event::Elect),
         2 => (0..REPLICAS).prop_map(Event::Restart),
-        1 => Just(Event::Delete),
+        deletions => Just(Event::Delete),
         3 => (0..API_SERVERS, 0..REPLICAS).prop_map(|(server, replica)| Event::Expose(server, replica)),
         4 => (0..REPLICAS).prop_map(Event::Replace),
         8 => (5_u64..40).prop_map(Event::Pass),
@@ -268,10 +279,15 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(100), failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn in_whatever_order_things_happen_no_call_is_refused(events in prop::collection::vec(event(), 1..200)) {
+    fn in_whatever_order_things_happen_no_call_is_refused(events in prop::collection::vec(event(1), 1..200)) {
+        // A Secret that is gone cannot be read by who is late.
+        let mut world = World { prompt: true, ..World::new() };
+        events.into_iter().for_each(|event| world.happen(event));
+    }
+
+    #[test]
+    fn however_late_replicas_hear_no_call_is_refused(events in prop::collection::vec(event(0), 1..200)) {
         let mut world = World::new();
-        for event in events {
-            world.happen(event);
-        }
+        events.into_iter().for_each(|event| world.happen(event));
     }
 }
