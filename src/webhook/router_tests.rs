@@ -5,6 +5,7 @@ use crate::certs::Registration;
 use crate::certs::token::Tokens;
 use crate::certs::token::rotate::{Action, perform};
 use axum::body::Body;
+use k8s_openapi::jiff::Timestamp;
 use tower::ServiceExt as _;
 
 fn now() -> Timestamp {

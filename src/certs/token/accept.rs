@@ -209,11 +209,18 @@ mod tests {
         assert_eq!(accepted.judge(&known, now - SECOND), Verdict::ReadFirst { known: true }, "a clock set back");
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn where_the_secret_cannot_be_read_what_was_known_decides() {
         let long_ago = Timestamp::now() - Duration::from_secs(3600);
         let tokens = Tokens::first(&[], long_ago);
         let accepted = Accepted::new(tokens.clone(), &Registration::Absent, long_ago);
+        let asked = accepted.clone();
+        tokio::spawn(async move {
+            loop {
+                asked.wanted().await;
+                asked.was_not_read();
+            }
+        });
         assert!(accepted.lets_in(&tokens.current.path("")[1..]).await);
         assert!(!accepted.lets_in(&Token::random().path("")[1..]).await);
     }

@@ -57,7 +57,7 @@ pub fn at_rest() {
             String::from_utf8(STANDARD.decode(value).unwrap()).unwrap()
         };
         let made: k8s_openapi::jiff::Timestamp = field("made").parse().ok()?;
-        let started = pods().iter().filter_map(|pod| {
+        let started = pods().into_iter().filter_map(|pod| {
             pod["status"]["containerStatuses"][0]["state"]["running"]["startedAt"].as_str()?.parse().ok()
         });
         let last: k8s_openapi::jiff::Timestamp = started.max()?;
