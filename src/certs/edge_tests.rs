@@ -13,7 +13,7 @@ use super::fake_api::{FakeApi, MUTATING, SECRETS, SLICES, VALIDATING};
 use super::keep::keep_rotated;
 use super::reload::{Patience, keep_reloaded};
 use super::store::{SecretStore, Written};
-use super::token::accept::Accepted;
+use super::token::accept::{Accepted, Verdict};
 use super::token::{Token, Tokens, keep as token};
 use super::webhook_config::{Webhooks, keep_registered, look};
 use super::{Names, Registration, Serving, State};
@@ -95,6 +95,7 @@ async fn a_deleted_secret_comes_back_with_the_leaf_that_all_serve_and_a_new_auth
         authorities: trusted,
         named: Vec::new(),
         since: Timestamp::UNIX_EPOCH,
+        named_since: Timestamp::UNIX_EPOCH,
         complete: true,
     };
     let (_told, registration) = watch::channel(registered);
@@ -267,7 +268,7 @@ fn tokens(api: &FakeApi) -> Option<Tokens> {
 
 fn naming(token: &Token) -> Registration {
     let (authorities, since) = (Vec::new(), Timestamp::UNIX_EPOCH);
-    Registration::Trusting { authorities, named: vec![token.clone()], since, complete: true }
+    Registration::Trusting { authorities, named: vec![token.clone()], since, named_since: since, complete: true }
 }
 
 #[tokio::test]
@@ -304,7 +305,7 @@ async fn a_deleted_token_comes_back_with_a_successor_and_nobody_forgets_it() {
     let known = accepted.known();
     until("it is followed", || **known.borrow() == back).await;
     let said = |token: &Token| token.path("").trim_start_matches('/').to_owned();
-    assert!(back.accepted.iter().all(|token| accepted.accepts(&said(token), Timestamp::now())));
+    assert!(back.accepted.iter().all(|token| accepted.judge(&said(token), Timestamp::now()) == Verdict::LetIn));
     follow.abort();
     renew.abort();
 }

@@ -11,8 +11,9 @@
 //!                  keep::keep_rotated                (what those carry -> the next step, into the Secret)
 //! ```
 //!
-//! For the token see [`token`], for the key of the forks' seals [`seal`].
+//! For the token see [`token`], for the key of the forks' seals [`seal`], for certificates of whoever calls us [`client`].
 
+pub mod client;
 pub mod issue;
 pub mod keep;
 pub mod reload;

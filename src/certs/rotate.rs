@@ -14,6 +14,7 @@ use rustls_pki_types::CertificateDer;
 use super::issue::{self, BACKDATED, IssueError, LEAF_LIFETIME, Names};
 use super::state::{Authority, State};
 use super::token::Token;
+use super::token::rotate::HEARD_WITHIN;
 
 const DAY: u64 = 24 * 60 * 60;
 
@@ -40,8 +41,11 @@ pub enum Registration {
         authorities: Vec<CertificateDer<'static>>,
         /// The tokens in their paths, each once.
         named: Vec<Token>,
-        /// When they were first seen to.
+        /// When they were first seen to trust these.
         since: Timestamp,
+        /// When they were first seen to name these. Apart from `since`: tokens change often, and no authority must wait
+        /// for them.
+        named_since: Timestamp,
         /// Whether no webhook of ours is missing.
         complete: bool,
     },
@@ -66,8 +70,8 @@ impl Registration {
         match self {
             Self::Unknown => false,
             Self::Absent => true,
-            Self::Trusting { named, since, .. } => {
-                named.iter().all(|named| named == token) && *since + PROPAGATION <= now
+            Self::Trusting { named, named_since, .. } => {
+                named.iter().all(|named| named == token) && *named_since + HEARD_WITHIN <= now
             }
         }
     }

@@ -58,6 +58,7 @@ impl World {
                 authorities: authorities.clone(),
                 named: Vec::new(),
                 since: *since,
+                named_since: *since,
                 complete: true,
             },
         }

@@ -201,15 +201,13 @@ pub fn observe(live: &[(Kind, Option<Value>)], before: &Registration, now: Times
         }
     }
     let complete = webhooks.len() == live.len();
-    let since = match before {
-        Registration::Trusting { authorities: old, named: old_named, since, .. }
-            if *old == authorities && *old_named == named =>
-        {
-            *since
+    let (since, named_since) = match before {
+        Registration::Trusting { authorities: old, named: old_named, since, named_since, .. } => {
+            (if *old == authorities { *since } else { now }, if *old_named == named { *named_since } else { now })
         }
-        _ => now,
+        _ => (now, now),
     };
-    Registration::Trusting { authorities, named, since, complete }
+    Registration::Trusting { authorities, named, since, named_since, complete }
 }
 
 fn trusted(webhook: &Value) -> Vec<CertificateDer<'static>> {

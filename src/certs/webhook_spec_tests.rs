@@ -199,6 +199,7 @@ fn what_is_trusted_is_what_both_trust_and_since_when() {
         authorities: vec![one.certificate.clone()],
         named: vec![token()],
         since: now(),
+        named_since: now(),
         complete: true,
     };
     assert_eq!(first, expected);
@@ -206,7 +207,8 @@ fn what_is_trusted_is_what_both_trust_and_since_when() {
     let later = at("2026-11-30T13:00:00Z");
     assert_eq!(observe(&live(&both, &pem(&[&one])), &first, later), first, "the same, so since the same time");
     let more = observe(&live(&both, &both), &first, later);
-    assert!(matches!(more, Registration::Trusting { since, .. } if since == later));
+    let Registration::Trusting { since, named_since, .. } = &more else { panic!("{more:?}") };
+    assert_eq!((*since, *named_since), (later, now()), "no authority waits for a token, and no token for an authority");
 
     let half = [(Kind::Validating, Some(stored(Kind::Validating, &both))), (Kind::Mutating, None)];
     assert!(!observe(&half, &first, later).in_force());

@@ -3,6 +3,7 @@
 use super::follow::follow_plugins;
 use super::log;
 use super::probes::{Ready, probes};
+use crate::certs::client;
 use crate::certs::keep::keep_rotated;
 use crate::certs::reload::{Patience, keep_reloaded};
 use crate::certs::seal;
@@ -28,7 +29,7 @@ use crate::webhook::hold::{Holder, Limits, new_routing_key};
 use crate::webhook::plugin::{PluginAdmission, RunnerLimits};
 use crate::webhook::rights::Rights;
 use crate::webhook::router::{Webhooks, router};
-use crate::webhook::serve::{Drain, PROBE_BOUNDS, listen, serve_probes, serve_tls};
+use crate::webhook::serve::{Drain, Identities, PROBE_BOUNDS, listen, serve_probes, serve_tls};
 use crate::webhook::waits::Waits;
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
@@ -36,6 +37,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::Client;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
@@ -91,6 +93,12 @@ pub struct ServerArgs {
     /// The name of the MutatingWebhookConfiguration
     #[arg(long, default_value = "sluice")]
     mutating_webhook: String,
+    /// A PEM file with the authorities that sign the API server's client certificate; none is asked for without it
+    #[arg(long)]
+    client_ca_file: Option<PathBuf>,
+    /// The common names or DNS names that such a certificate may carry; any by default
+    #[arg(long, value_delimiter = ',', requires = "client_ca_file")]
+    client_names: Vec<String>,
     /// How many requests are held at once; more are told to come again
     #[arg(long, default_value_t = 8)]
     max_held: usize,
@@ -223,7 +231,8 @@ async fn serve(args: ServerArgs) -> anyhow::Result<ExitCode> {
     let listening = listen(args.webhook_address)?;
     let drain = Drain { accept: Duration::from_secs(args.drain_seconds), ..Drain::default() };
     let router = router(Arc::new(webhooks(&args, &engine, &plugins, &metrics, &sealer, &stop)), token.accepted.clone());
-    let server = tokio::spawn(serve_tls(listening, router, serving.clone(), stop.clone(), drain));
+    let identities = identities(&args, serving.clone())?;
+    let server = tokio::spawn(serve_tls(listening, router, identities, stop.clone(), drain));
 
     let ready = Ready { synced: [runs_ready, replicas_ready, plugins_ready.clone()], stop: stop.clone() };
     let http = listen(args.http_address).context("probes cannot be answered")?;
@@ -261,6 +270,18 @@ async fn serve(args: ServerArgs) -> anyhow::Result<ExitCode> {
     }
     server.await??;
     Ok(code)
+}
+
+/// What the webhooks' port shows, and asks for.
+fn identities(args: &ServerArgs, serving: Arc<Serving>) -> anyhow::Result<Identities> {
+    let mut identities = Identities::from(serving);
+    if let Some(path) = &args.client_ca_file {
+        let verifier = client::Verifier::read(path, args.client_names.clone())
+            .context("no client certificate can be asked for")?;
+        tokio::spawn(client::keep_reloaded(verifier.clone()));
+        identities.clients = Some(verifier);
+    }
+    Ok(identities)
 }
 
 fn webhooks(

@@ -4,6 +4,7 @@ pub mod admit;
 mod ask;
 pub mod body;
 mod cost;
+pub mod exposure;
 pub mod guests;
 pub mod hold;
 pub mod mutate;

@@ -2,6 +2,7 @@
 
 use super::admit::Admission;
 use super::body::Room;
+use super::exposure;
 use super::guests::Caller;
 use super::mutate;
 use super::plugin::PluginAdmission;
@@ -17,7 +18,6 @@ use axum::http::StatusCode;
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::post;
-use k8s_openapi::jiff::Timestamp;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -44,13 +44,18 @@ pub fn router(webhooks: Arc<Webhooks>, accepted: Arc<Accepted>) -> Router {
 /// connection that has brought the token once is not one of a stranger's any more.
 fn guarded(routes: Router, accepted: Arc<Accepted>, metrics: Arc<Metrics>) -> Router {
     let guard = move |call: Call, next: Next| {
-        let known = token(call.uri().path()).is_some_and(|given| accepted.accepts(given, Timestamp::now()));
-        if !known {
-            metrics.stranger();
-        } else if let Some(caller) = call.extensions().get::<Caller>() {
-            caller.vouch();
+        let (accepted, metrics) = (accepted.clone(), metrics.clone());
+        async move {
+            let given = token(call.uri().path()).unwrap_or_default().to_owned();
+            if !accepted.lets_in(&given).await {
+                metrics.stranger();
+                return StatusCode::NOT_FOUND.into_response();
+            }
+            if let Some(caller) = call.extensions().get::<Caller>() {
+                caller.vouch();
+            }
+            exposure::watched(accepted, given, call, next).await
         }
-        async move { if known { next.run(call).await } else { StatusCode::NOT_FOUND.into_response() } }
     };
     routes.layer(middleware::from_fn(guard))
 }

@@ -17,7 +17,8 @@ use axum_server::tls_rustls::{RustlsAcceptor, RustlsConfig};
 use axum_server::{Handle, Server};
 use http::{HeaderValue, Version, header};
 use rustls::ServerConfig;
-use rustls::server::ResolvesServerCert;
+use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{NoServerSessionStorage, ResolvesServerCert};
 use tokio_util::sync::CancellationToken;
 
 use super::guests::{Bounds, Gate, Guests};
@@ -111,6 +112,21 @@ pub fn listen(address: SocketAddr) -> Result<Listening, ServeError> {
     Ok(Listening { listener, address })
 }
 
+/// What is shown to whoever connects, and what is asked of them.
+#[derive(Clone, Debug)]
+pub struct Identities {
+    /// Our own certificate.
+    pub own: Arc<dyn ResolvesServerCert>,
+    /// Who is let in by a certificate of theirs; everybody where there is none.
+    pub clients: Option<Arc<dyn ClientCertVerifier>>,
+}
+
+impl<R: ResolvesServerCert + 'static> From<Arc<R>> for Identities {
+    fn from(own: Arc<R>) -> Self {
+        Self { own, clients: None }
+    }
+}
+
 /// Serves `router` until `shutdown` and the drain after it.
 ///
 /// While draining, each HTTP/1.1 answer tells the client to leave its connection, so that its next request goes to
@@ -118,12 +134,12 @@ pub fn listen(address: SocketAddr) -> Result<Listening, ServeError> {
 pub async fn serve_tls(
     listening: Listening,
     router: Router,
-    resolver: Arc<dyn ResolvesServerCert>,
+    identities: impl Into<Identities>,
     shutdown: CancellationToken,
     drain: Drain,
 ) -> Result<(), ServeError> {
     let guests = Guests::new(WEBHOOK_BOUNDS);
-    serve_guests(listening, router, tls(resolver)?, guests, shutdown, drain).await
+    serve_guests(listening, router, tls(identities.into())?, guests, shutdown, drain).await
 }
 
 async fn serve_guests(
@@ -179,13 +195,20 @@ fn acceptor(config: ServerConfig) -> TlsAcceptor {
         .acceptor(TcpConfigAcceptor::new(socket))
 }
 
-fn tls(resolver: Arc<dyn ResolvesServerCert>) -> Result<ServerConfig, ServeError> {
+fn tls(identities: Identities) -> Result<ServerConfig, ServeError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let mut config = ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(ServeError::Tls)?
-        .with_no_client_auth()
-        .with_cert_resolver(resolver);
+    let builder =
+        ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().map_err(ServeError::Tls)?;
+    let mut config = match identities.clients {
+        Some(clients) => {
+            let mut config = builder.with_client_cert_verifier(clients).with_cert_resolver(identities.own);
+            // A session that is gone on with would not be asked again, also when the authorities have changed.
+            config.session_storage = Arc::new(NoServerSessionStorage {});
+            config.send_tls13_tickets = 0;
+            config
+        }
+        None => builder.with_no_client_auth().with_cert_resolver(identities.own),
+    };
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(config)
 }

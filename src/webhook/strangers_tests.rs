@@ -26,7 +26,7 @@ fn start_guarded(certificates: &Certificates, bounds: Bounds) -> (SocketAddr, Ar
     let router = Router::new().route("/now", get(|| async { "ok" })).route("/known", get(vouch));
     let listening = listen("127.0.0.1:0".parse().unwrap()).unwrap();
     let (address, guests) = (listening.address, Guests::new(bounds));
-    let config = tls(serving).unwrap();
+    let config = tls(serving.into()).unwrap();
     tokio::spawn(serve_guests(listening, router, config, guests.clone(), CancellationToken::new(), Drain::default()));
     (address, guests)
 }

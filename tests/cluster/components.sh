@@ -34,9 +34,28 @@ certificates() { # each component is who it is in a real cluster, so that RBAC h
   identity kubelet /O=system:nodes/CN=system:node:node "$pki/kubelet.kubeconfig"
   identity controllers /CN=system:kube-controller-manager "$pki/controllers.kubeconfig"
   identity scheduler /CN=system:kube-scheduler "$pki/scheduler.kubeconfig"
+  sign webhooks /CN=kube-apiserver-webhooks extendedKeyUsage=clientAuth
   identity proxy /CN=system:kube-proxy "$pki/proxy.kubeconfig"
 }
 
+webhook_clients() { # the API server shows Sluice a client certificate, as docs/operations.md has it; nobody need ask for it
+  cat >"$pki/webhooks.kubeconfig" <<YAML
+apiVersion: v1
+kind: Config
+users:
+- name: sluice.sluice-system.svc
+  user: {client-certificate: $pki/webhooks.crt, client-key: $pki/webhooks.key}
+YAML
+  cat >"$home/admission.yaml" <<YAML
+apiVersion: apiserver.config.k8s.io/v1
+kind: AdmissionConfiguration
+plugins:
+- name: ValidatingAdmissionWebhook
+  configuration: {apiVersion: apiserver.config.k8s.io/v1, kind: WebhookAdmissionConfiguration, kubeConfigFile: $pki/webhooks.kubeconfig}
+- name: MutatingAdmissionWebhook
+  configuration: {apiVersion: apiserver.config.k8s.io/v1, kind: WebhookAdmissionConfiguration, kubeConfigFile: $pki/webhooks.kubeconfig}
+YAML
+}
 cni_plugins() {
   local dir
   for dir in /usr/lib/cni /opt/cni/bin /usr/libexec/cni; do
@@ -45,6 +64,7 @@ cni_plugins() {
 }
 settings() { # the files that the components read
   mkdir -p "$home/cni"
+  webhook_clients
   cat >"$home/containerd.toml" <<TOML
 version = 2
 root = "$home/containerd"
@@ -122,7 +142,7 @@ launch() { # COMPONENT
       ;;
     kube-apiserver)
       spawn kube-apiserver --etcd-servers http://127.0.0.1:2379 --advertise-address "$node_ip" --allow-privileged \
-        --authorization-mode Node,RBAC --enable-admission-plugins NodeRestriction \
+        --authorization-mode Node,RBAC --enable-admission-plugins NodeRestriction --admission-control-config-file "$home/admission.yaml" \
         --tls-cert-file "$pki/server.crt" --tls-private-key-file "$pki/server.key" --client-ca-file "$pki/ca.crt" \
         --kubelet-client-certificate "$pki/admin.crt" --kubelet-client-key "$pki/admin.key" --kubelet-preferred-address-types InternalIP \
         --service-account-issuer https://kubernetes.default.svc.cluster.local --service-account-key-file "$pki/sa.key" \

@@ -104,3 +104,16 @@ system:serviceaccount:{{ .Release.Namespace }}:{{ include "sluice.fullname" . }}
 {{- end -}}
 {{- end -}}
 {{- end }}
+
+{{- /* The ConfigMap with the CA of the API server's client certificate; empty where none is asked for. */}}
+{{- define "sluice.clientCA" -}}
+{{- $webhook := .Values.webhook | default dict -}}
+{{- $given := $webhook.clientCA | default dict -}}
+{{- if $given.configMap -}}
+{{ $given.configMap }}
+{{- else if trim ($given.pem | default "") -}}
+{{ include "sluice.fullname" . }}-client-ca
+{{- else if $webhook.clientNames -}}
+{{- fail "webhook.clientNames needs webhook.clientCA.pem or webhook.clientCA.configMap: say which CA signs the certificates" }}
+{{- end -}}
+{{- end }}

@@ -6,16 +6,20 @@
 //! ```text
 //! every replica    keep::ensure -> accept::Accepted -> the router
 //!                  keep::follow                      (Secret changed -> Accepted)
+//!                  keep::replace_exposed             (Accepted's exposed tokens -> a new token, into the Secret)
 //! the leader       webhook_config::keep_registered   (Accepted's current token -> webhook configurations)
 //!                  keep::keep_renewed                (what those name -> the next step, into the Secret)
 //! ```
 
 pub mod accept;
+pub mod exposed;
 pub mod keep;
 pub mod rotate;
 
 #[cfg(test)]
 mod simulation;
+#[cfg(test)]
+mod simulation_cases;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -29,6 +33,10 @@ use subtle::ConstantTimeEq as _;
 pub const CURRENT: &str = "current";
 /// The Secret's key of all tokens that are accepted, the newest last, one a line.
 pub const ACCEPTED: &str = "accepted";
+/// The Secret's key of the tokens that were refused last, one a line.
+pub const RETIRED: &str = "retired";
+/// The Secret's key of the time at which the newest token was made.
+pub const MADE: &str = "made";
 /// The Secret's key of the time at which it was last written.
 pub const CHANGED: &str = "changed";
 
@@ -82,6 +90,10 @@ pub struct Tokens {
     pub current: Token,
     /// All that are accepted, the newest last. The current one is among them.
     pub accepted: Vec<Token>,
+    /// Those that are refused at once, wherever they are remembered.
+    pub retired: Vec<Token>,
+    /// When the newest one was made.
+    pub made: Timestamp,
     /// When the last step was taken.
     pub changed: Timestamp,
 }
@@ -92,7 +104,13 @@ impl Tokens {
     pub fn first(named: &[Token], now: Timestamp) -> Self {
         let new = Token::random();
         let current = named.first().unwrap_or(&new).clone();
-        Self { current, accepted: named.iter().cloned().chain([new]).collect(), changed: now }
+        let accepted = named.iter().cloned().chain([new]).collect();
+        Self { current, accepted, retired: Vec::new(), made: now, changed: now }
+    }
+
+    /// The one that was made last.
+    pub fn newest(&self) -> &Token {
+        self.accepted.last().unwrap_or(&self.current)
     }
 
     /// Reads a Secret's data; none where any of it is missing or garbled, for half of it may refuse a caller.
@@ -100,15 +118,23 @@ impl Tokens {
         let text = |key| std::str::from_utf8(&data.get(key)?.0).ok();
         let current = Token::read(text(CURRENT)?)?;
         let accepted: Vec<Token> = text(ACCEPTED)?.lines().map(Token::read).collect::<Option<_>>()?;
-        let changed = text(CHANGED)?.parse().ok()?;
-        accepted.contains(&current).then_some(Self { current, accepted, changed })
+        let changed: Timestamp = text(CHANGED)?.parse().ok()?;
+        // Versions of Sluice before these two keys leave them out.
+        let retired = text(RETIRED).map(|lines| lines.lines().filter_map(Token::read).collect()).unwrap_or_default();
+        let made = text(MADE).and_then(|made| made.parse().ok()).unwrap_or(changed);
+        accepted.contains(&current).then_some(Self { current, accepted, retired, made, changed })
     }
 
     /// The Secret's data for this.
     pub fn data(&self) -> BTreeMap<String, ByteString> {
-        let lines: Vec<&str> = self.accepted.iter().map(|token| &*token.0).collect();
-        let entries =
-            [(CURRENT, self.current.0.to_string()), (ACCEPTED, lines.join("\n")), (CHANGED, self.changed.to_string())];
+        let lines = |tokens: &[Token]| tokens.iter().map(|token| &*token.0).collect::<Vec<_>>().join("\n");
+        let entries = [
+            (CURRENT, self.current.0.to_string()),
+            (ACCEPTED, lines(&self.accepted)),
+            (RETIRED, lines(&self.retired)),
+            (MADE, self.made.to_string()),
+            (CHANGED, self.changed.to_string()),
+        ];
         entries.into_iter().map(|(key, value)| (key.to_owned(), ByteString(value.into_bytes()))).collect()
     }
 }

@@ -1,18 +1,30 @@
 //! Decides the next step of the token's life, in the order in which no call is refused: the new one is accepted by every
 //! replica, the webhook configurations name it, and only when every API server calls by it the old one leaves.
 //!
-//! Pure, like [`crate::certs::rotate`], whose order it follows.
+//! Pure, like [`crate::certs::rotate`], whose order it follows, but faster: whoever may have seen a token must not be
+//! able to use it for more than a minute. The sum of [`PAUSE`], less what overlaps, [`ACCEPTED_WITHIN`] and
+//! [`HEARD_WITHIN`] is less than that. A replica that is later than [`ACCEPTED_WITHIN`] refuses nobody all the same: it
+//! reads the Secret before it refuses ([`super::accept::FRESH`]).
 
 use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
 
 use super::{Token, Tokens};
-use crate::certs::rotate::{RELOAD_GRACE, Registration};
+use crate::certs::rotate::Registration;
 
-/// How long a token is used. It is short because an API server that cannot reach a webhook tells whoever made the
-/// change so, with the whole URL.
+/// How long a token is used, even if nobody is known to have seen it.
 pub const LIFETIME: Duration = Duration::from_secs(60 * 60);
+/// How long replicas have to accept a new token before it is named. Each hears of it by a watch, in far less than a
+/// second, or by its next look ([`super::keep::LOOK`]).
+pub const ACCEPTED_WITHIN: Duration = Duration::from_secs(12);
+/// How long API servers have to see what the webhook configurations name, before the old token is refused. They hear of
+/// it by a watch.
+pub const HEARD_WITHIN: Duration = Duration::from_secs(25);
+/// Tokens are not replaced more often than this, whatever is noted of them: so nobody makes Sluice write for ever.
+pub const PAUSE: Duration = Duration::from_secs(30);
+/// How many retired tokens are remembered as such.
+const REMEMBERED: usize = 16;
 
 /// The next step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,21 +35,38 @@ pub enum Action {
     Append,
     /// Have the webhook configurations name the new one.
     Name,
-    /// Accept the old ones no longer.
+    /// Accept those before the current one no longer.
     Retire,
 }
 
-/// The next step for `tokens`.
-pub fn next(tokens: &Tokens, registration: &Registration, now: Timestamp) -> Action {
-    let known_everywhere = tokens.changed + RELOAD_GRACE <= now;
-    let newest = tokens.accepted.last().unwrap_or(&tokens.current);
-    if *newest != tokens.current {
-        return if known_everywhere { Action::Name } else { Action::Keep };
+/// Since when this process has known the newest token: its own clock, so that clocks need not agree.
+#[derive(Debug, Default)]
+pub struct Sighting(Option<(Token, Timestamp)>);
+
+impl Sighting {
+    /// Since when the newest of `tokens` has been known.
+    pub fn since(&mut self, tokens: &Tokens, now: Timestamp) -> Timestamp {
+        let newest = tokens.newest();
+        match &self.0 {
+            Some((known, since)) if known == newest && *since <= now => *since,
+            _ => {
+                self.0 = Some((newest.clone(), now));
+                now
+            }
+        }
     }
-    if tokens.accepted.len() > 1 {
+}
+
+/// The next step for `tokens`, the newest of which has been known since `known_since`.
+pub fn next(tokens: &Tokens, known_since: Timestamp, registration: &Registration, now: Timestamp) -> Action {
+    if tokens.accepted.first() != Some(&tokens.current) && tokens.accepted.contains(&tokens.current) {
+        // One after the other: a token that is named while an older one is still accepted would prolong that one's life.
         return if registration.names(&tokens.current, now) { Action::Retire } else { Action::Keep };
     }
-    if tokens.changed + LIFETIME <= now { Action::Append } else { Action::Keep }
+    if *tokens.newest() != tokens.current {
+        return if known_since + ACCEPTED_WITHIN <= now { Action::Name } else { Action::Keep };
+    }
+    if tokens.made + LIFETIME <= now { Action::Append } else { Action::Keep }
 }
 
 /// `tokens` after `action`.
@@ -45,11 +74,43 @@ pub fn perform(action: Action, tokens: &Tokens, now: Timestamp) -> Tokens {
     let mut after = Tokens { changed: now, ..tokens.clone() };
     match action {
         Action::Keep => return tokens.clone(),
-        Action::Append => after.accepted.push(Token::random()),
-        Action::Name => after.current = after.accepted.last().unwrap_or(&after.current).clone(),
-        Action::Retire => after.accepted = vec![after.current.clone()],
+        Action::Append => {
+            after.accepted.push(Token::random());
+            after.made = now;
+        }
+        Action::Name => after.current = after.newest().clone(),
+        Action::Retire => {
+            let older = after.accepted.iter().position(|token| *token == after.current).unwrap_or_default();
+            after.retired.extend(after.accepted.drain(..older));
+            let forgotten = after.retired.len().saturating_sub(REMEMBERED);
+            after.retired.drain(..forgotten);
+        }
     }
     after
+}
+
+/// What is due where some tokens may have been seen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Replacement {
+    /// They are on their way out, or out.
+    OnItsWay,
+    /// This is to be written.
+    Due(Tokens),
+    /// Not before this time has passed.
+    After(Duration),
+}
+
+/// What is due for `tokens` where `seen` may have been seen, as was `noted` then.
+pub fn replace(tokens: &Tokens, seen: &[Token], noted: Timestamp, now: Timestamp) -> Replacement {
+    // A successor that waits has not been named yet, so nobody has been shown that one.
+    if !seen.contains(&tokens.current) || *tokens.newest() != tokens.current {
+        return Replacement::OnItsWay;
+    }
+    // Another replica's clock may be wrong, so no longer than the pause from when it was noted.
+    match Duration::try_from(tokens.made.min(noted) + PAUSE - now) {
+        Ok(wait) if !wait.is_zero() => Replacement::After(wait),
+        _ => Replacement::Due(perform(Action::Append, tokens, now)),
+    }
 }
 
 /// What is due for a Secret that says `read`; `remembered` is what it said last.
@@ -58,6 +119,7 @@ pub fn perform(action: Action, tokens: &Tokens, now: Timestamp) -> Tokens {
 pub fn due(
     read: Option<&Tokens>,
     remembered: &Tokens,
+    sighting: &mut Sighting,
     registration: &Registration,
     now: Timestamp,
 ) -> (Action, Tokens) {
@@ -72,10 +134,11 @@ pub fn due(
         if let [named] = registration.named() {
             tokens.current = named.clone();
         }
+        tokens.retired.retain(|token| !tokens.accepted.contains(token));
         let known = !matches!(registration, Registration::Unknown);
         let action = if known { Action::Append } else { Action::Keep };
         return (action, perform(action, &tokens, now));
     };
-    let action = next(tokens, registration, now);
+    let action = next(tokens, sighting.since(tokens, now), registration, now);
     (action, perform(action, tokens, now))
 }

@@ -9,5 +9,5 @@ mod reviews;
 mod rights;
 mod server;
 mod steps;
-mod token;
+pub mod token;
 mod turns;
