@@ -259,7 +259,7 @@ pub fn naming(named: Vec<Token>, since: Timestamp) -> Registration {
     Registration::Trusting { authorities: Vec::new(), named, since, named_since: since, complete: true }
 }
 
-fn event(deletions: u32) -> impl Strategy<Value = Event> {
+fn event() -> impl Strategy<Value = Event> {
     prop_oneof![
         6 => (0..REPLICAS).prop_map(Event::Read),
         6 => (0..API_SERVERS).prop_map(Event::Hear),
@@ -267,7 +267,7 @@ fn event(deletions: u32) -> impl Strategy<Value = Event> {
         8 => Just(Event::Step),
         2 => (0..REPLICAS).prop_map(Event::Elect),
         2 => (0..REPLICAS).prop_map(Event::Restart),
-        deletions => Just(Event::Delete),
+        1 => Just(Event::Delete),
         3 => (0..API_SERVERS, 0..REPLICAS).prop_map(|(server, replica)| Event::Expose(server, replica)),
         4 => (0..REPLICAS).prop_map(Event::Replace),
         8 => (5_u64..40).prop_map(Event::Pass),
@@ -279,15 +279,16 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(100), failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn in_whatever_order_things_happen_no_call_is_refused(events in prop::collection::vec(event(1), 1..200)) {
+    fn in_whatever_order_things_happen_no_call_is_refused(events in prop::collection::vec(event(), 1..200)) {
         // A Secret that is gone cannot be read by who is late.
         let mut world = World { prompt: true, ..World::new() };
         events.into_iter().for_each(|event| world.happen(event));
     }
 
     #[test]
-    fn however_late_replicas_hear_no_call_is_refused(events in prop::collection::vec(event(0), 1..200)) {
+    fn however_late_replicas_hear_no_call_is_refused(events in prop::collection::vec(event(), 1..200)) {
         let mut world = World::new();
-        events.into_iter().for_each(|event| world.happen(event));
+        let kept = events.into_iter().filter(|event| !matches!(event, Event::Delete));
+        kept.for_each(|event| world.happen(event));
     }
 }
