@@ -126,11 +126,10 @@ impl Range {
             "metadata": {"generateName": "small-"},
             "spec": {"description": "of somebody who knows nothing of all this"},
         }))?;
-        let params = PostParams::default();
-        let mut times = Vec::new();
+        let (post, mut times) = (PostParams::default(), Vec::new());
         while Instant::now() < until {
             let began = Instant::now();
-            until_answered(|| sandboxes.create(&params, &sandbox)).await.context("another's create")?;
+            until_answered(|| sandboxes.create(&post, &sandbox)).await.context("another's create")?;
             times.push(began.elapsed());
             tokio::time::sleep(PAUSE).await;
         }
