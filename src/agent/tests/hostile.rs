@@ -19,13 +19,14 @@ async fn asked(said: impl FnOnce(WriteHalf<DuplexStream>) -> JoinHandle<()>) -> 
     asked.outputs = vec![output("host", Path::new("/out/host"))];
     let mut commands = BufReader::new(commands);
     let mut command = String::new();
+    let mut saying = None;
     let answering = async {
         commands.read_line(&mut command).await.unwrap();
-        said(events)
+        saying = Some(said(events));
     };
     let within = tokio::time::timeout(Duration::from_secs(20), async { tokio::join!(session.run(asked), answering) });
-    let (result, saying) = within.await.expect("the engine is held up");
-    saying.abort();
+    let (result, ()) = within.await.expect("the engine is held up");
+    saying.unwrap().abort();
     result
 }
 

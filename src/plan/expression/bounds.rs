@@ -225,6 +225,7 @@ mod tests {
     #[case("strings.quote(strings.quote(x))", json!("\"".repeat(300_000)), "strings.quote() would give")]
     #[case("jsonpatch.escapeKey(x)", json!("~".repeat(600_000)), "jsonpatch.escapeKey() would give")]
     #[case("base64.encode(bytes(x))", json!("a".repeat(900_000)), "base64.encode() would give")]
+    #[case("url.encode(x)", json!("/".repeat(400_000)), "url.encode() would give a string of up to 1200000 bytes")]
     #[case("lists.range(5).map(i, lists.range(1000).map(j, i*1000+j)).flatten().distinct().size() > 5", json!(1), "distinct() is given a list of 5000 items, 4000 at most")]
     #[case("lists.range(4001).distinct()", json!(1), "distinct() is given a list of 4001 items")]
     #[case("x.distinct()", json!(["a".repeat(600_000)]), "distinct() is given a list of 600")]

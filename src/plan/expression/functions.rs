@@ -52,7 +52,7 @@ pub(crate) fn context() -> Context<'static> {
     let mut context = Context::default().with_all();
     context.add_function("lists.range", range);
     context.add_function("join", join);
-    context.add_function("url.encode", url_encode);
+    context.add_function("url.encode", |text: Arc<String>| url_encode(&text));
     context.add_function("url.raw", url_raw);
     bounds::register(&mut context);
     keep::register(&mut context);
@@ -91,10 +91,10 @@ fn range(length: i64) -> ResolveResult {
 }
 
 /// For a text that is put into a URL, or a form, by hand.
-fn url_encode(text: Arc<String>) -> ResolveResult {
-    let encoded = http::encoded(&text);
-    bounds::may_make("url.encode", encoded.len())?;
-    Ok(Value::String(Arc::new(encoded)))
+fn url_encode(text: &str) -> ResolveResult {
+    let encoded = text.bytes().filter(|byte| !byte.is_ascii_alphanumeric() && !b"-_.~".contains(byte)).count();
+    bounds::may_make("url.encode", text.len() + 2 * encoded)?;
+    Ok(Value::String(Arc::new(http::encoded(text))))
 }
 
 /// The text as it is; that it was called is what `http.url` looks at.
