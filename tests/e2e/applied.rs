@@ -248,11 +248,11 @@ fn more_than_can_be_written_down_is_refused_and_nothing_waits_for_it() {
     let space = Space::new("large");
     let name = format!("{}-${{i}}", "n".repeat(200));
     let many = format!(
-        "  preCreate: [{{name: many, apply: {{forEach: 'lists.range(5000)', as: i, manifests: [{{apiVersion: v1, kind: ConfigMap, metadata: {{name: '{name}'}}}}]}}}}]"
+        "  preCreate: [{{name: many, apply: {{forEach: 'lists.range(4000)', as: i, manifests: [{{apiVersion: v1, kind: ConfigMap, metadata: {{name: '{name}'}}}}]}}}}]"
     );
     let plugin = space.plugin("many", &applying(&many));
     let said = with(&space, "x", &resource("r", &plugin, "")).refused().stderr;
-    assert!(said.contains("5000 objects") && said.contains("make fewer objects"), "{said}");
+    assert!(said.contains("4000 objects") && said.contains("make fewer objects"), "{said}");
     assert!(config_maps(&space).is_empty());
 
     let plugin = space.plugin("quiet", &applying(&format!("  postDelete: [{}]", keeps("note", "last", "a: b"))));
