@@ -141,7 +141,7 @@ impl Answer {
     /// The answer as the API server reads it.
     pub fn into_review(self, uid: &str) -> Value {
         let (Self::Allow { audit, .. } | Self::Deny { audit, .. }) = &self;
-        let audit: BTreeMap<&str, &str> = audit.iter().map(|audit| (audit.key, audit.value.as_str())).collect();
+        let audit: BTreeMap<&str, String> = audit.iter().map(|a| (a.key, shown::line(&a.value).into())).collect();
         let audit = (!audit.is_empty()).then(|| json!(audit));
         let mut response = match self {
             Self::Allow { warnings, patch, .. } => {
