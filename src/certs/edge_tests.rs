@@ -309,3 +309,39 @@ async fn a_deleted_token_comes_back_with_a_successor_and_nobody_forgets_it() {
     follow.abort();
     renew.abort();
 }
+
+#[tokio::test]
+async fn t02_a_token_that_was_seen_gets_a_successor_and_one_that_has_one_gets_no_other() {
+    let api = FakeApi::start().await;
+    let mut first = token::ensure(&token_store(&api), &Registration::Absent).await.unwrap();
+    first.made = Timestamp::UNIX_EPOCH;
+    let old = token_store(&api).read().await.unwrap();
+    assert_eq!(token_store(&api).write(old, first.data()).await.unwrap(), Written::Yes);
+    let accepted = Accepted::new(first.clone(), &Registration::Absent, Timestamp::now());
+    let replace = tokio::spawn(token::replace_exposed(token_store(&api), accepted.clone()));
+    a_while().await;
+    assert_eq!(tokens(&api), Some(first.clone()));
+
+    for _ in 0..3 {
+        accepted.note_exposed(&first.current.path("")[1..]);
+        accepted.note_current_exposed();
+        until("it is replaced, and forgotten", || accepted.exposed.noted().is_empty()).await;
+        let after = tokens(&api).unwrap();
+        assert_eq!((&after.current, after.accepted.len()), (&first.current, 2));
+        assert!(after.made > first.made);
+    }
+    accepted.note_exposed(&Token::random().path("")[1..]);
+    assert!(accepted.exposed.noted().is_empty(), "it is nobody's");
+    replace.abort();
+}
+
+#[tokio::test]
+async fn t02_a_start_counts_the_token_of_before_as_seen_and_a_token_that_it_makes_itself_not() {
+    let api = FakeApi::start().await;
+    let start = || token::Keeper::start(api.client.clone(), names(), &Registration::Absent);
+    let first = start().await.unwrap();
+    assert!(first.accepted.exposed.noted().is_empty());
+    let current = tokens(&api).unwrap().current;
+    let second = start().await.unwrap();
+    assert_eq!(second.accepted.exposed.noted(), [current]);
+}

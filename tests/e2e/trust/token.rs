@@ -155,7 +155,7 @@ fn t02_where_client_certificates_are_asked_for_the_token_alone_opens_nothing() {
     assert!(refused.to_lowercase().contains("certificate"), "{refused}");
 
     install(&before);
-    apply(&space.sandbox("y", "  {}")).ok();
+    apply(&space.sandbox("again", "  {}")).ok();
     let path = format!("/api/v1/namespaces/{SLUICE}/services/https:sluice:webhook/proxy/mutate/{}", named());
     kubectl_file(&["create", "--raw", &path], HARMLESS).ok();
 }
