@@ -5,6 +5,7 @@
 use libfuzzer_sys::fuzz_target;
 use sluice::api::ResourcePluginSpec;
 use sluice::plan::runs::{self, Change, Side};
+use sluice::plan::seal::Sealer;
 use sluice::plan::{check, message};
 use sluice::webhook::review::{Answer, Operation, Request, Review, timeout};
 use sluice::webhook::{admit, mutate, rights};
@@ -26,15 +27,19 @@ fuzz_target!(init: forgive_the_library(), |data: &[u8]| {
 
 fn sandbox(request: &Request) -> Answer {
     let (old, new) = (&request.old_object, &request.object);
-    drop(mutate::sandbox(request, &PLUGINS).into_review(&request.uid));
+    let sealer = Sealer::new([7; 32]);
+    drop(mutate::sandbox(request, &PLUGINS, &sealer).into_review(&request.uid));
     let change = match request.operation {
         Operation::Create => Change::Create { new },
         Operation::Update => Change::Update { old, new },
         Operation::Delete => Change::Delete { old },
         Operation::Other => return Answer::allow(),
     };
-    let mut needed = rights::needed(&request.namespace, old, new, |name| (!name.is_empty()).then(|| name.to_owned()));
+    let seen = sealer.holds(&request.namespace, old);
+    let plugin_of = |name: &str| (!name.is_empty()).then(|| name.to_owned());
+    let mut needed = rights::needed(&request.namespace, old, new, seen, plugin_of);
     needed.extend(rights::needed_to_skip(old, new));
+    needed.extend(rights::needed_to_own(old, new, |_| true));
     for right in needed {
         drop(right.refusal(&request.user_info.username));
     }
