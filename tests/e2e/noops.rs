@@ -1,8 +1,6 @@
 //! What changes no spec runs nothing, and a dry run writes nothing.
 
-use crate::cluster::{
-    EDITOR, OWN_USER, Outcome, RUNNERS, Space, apply, get, keeps, kubectl, kubectl_file, list, witnesses,
-};
+use crate::cluster::{EDITOR, Outcome, RUNNERS, Space, apply, get, keeps, kubectl, kubectl_file, list, witnesses};
 use crate::raw::Proxy;
 
 fn manifest(space: &Space, plugin: &str, description: &str) -> String {
@@ -24,6 +22,17 @@ fn w18_what_changes_no_spec_runs_nothing() {
     let patch = |arguments: &[&str]| {
         kubectl(&[&["-n", space.namespace.as_str(), "patch", "sandbox", "x", "--type=merge"], arguments].concat())
     };
+    let proxy = Proxy::start();
+    // kubectl reads a status before it patches it, which Sluice's account may not.
+    let by_status = |patch: &str| {
+        let answer = proxy.patch_by_status(&space, "x", patch);
+        Outcome {
+            success: answer.code == 200,
+            stdout: String::new(),
+            stderr: answer.body.to_string(),
+            took: answer.took,
+        }
+    };
     let on = |verb: &str, what: &str| kubectl(&["-n", &space.namespace, verb, "sandbox", "x", what]);
     for _ in 0..9 {
         apply(&same).ok();
@@ -36,15 +45,9 @@ fn w18_what_changes_no_spec_runs_nothing() {
             kubectl_file(&["apply", "--server-side", "--force-conflicts", "--field-manager=another"], &same)
         }),
         ("a patch to what is there", &|| patch(&["-p", r#"{"spec": {"description": "one"}}"#])),
-        ("a status", &|| patch(&["--as", OWN_USER, "--subresource=status", "-p", r#"{"status": {"phases": []}}"#])),
+        ("a status", &|| by_status(r#"{"status": {"phases": []}}"#)),
         ("a spec given to the status subresource", &|| {
-            patch(&[
-                "--as",
-                OWN_USER,
-                "--subresource=status",
-                "-p",
-                r#"{"spec": {"description": "two"}, "status": {"phases": []}}"#,
-            ])
+            by_status(r#"{"spec": {"description": "two"}, "status": {"phases": []}}"#)
         }),
         // Last: kubectl notes what it replaced as what was applied, so that nothing can be applied after it.
         ("a replacement by itself", &|| kubectl_file(&["replace"], &space.rest("x").to_string())),

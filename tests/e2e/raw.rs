@@ -89,9 +89,14 @@ impl Proxy {
 
     /// Writes part of a sandbox's status, as Sluice does: nobody else may.
     pub fn patch_status(&self, space: &Space, name: &str, status: &str) -> Answer {
+        self.patch_by_status(space, name, &format!("{{\"status\": {status}}}"))
+    }
+
+    /// Sends a merge patch to the subresource of a sandbox's status, as Sluice.
+    pub fn patch_by_status(&self, space: &Space, name: &str, patch: &str) -> Answer {
         let path = format!("/apis/sluice.dev/v1alpha1/namespaces/{}/sandboxes/{name}/status", space.namespace);
         let headers = format!("Content-Type: application/merge-patch+json\r\nImpersonate-User: {OWN_USER}");
-        self.send_with("PATCH", &path, &headers, &format!("{{\"status\": {status}}}"))
+        self.send_with("PATCH", &path, &headers, patch)
     }
 }
 

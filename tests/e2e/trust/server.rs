@@ -43,7 +43,7 @@ fn t02_a_dry_run_of_the_largest_object_shows_no_url_to_its_author() {
         shows_no_url(&answer.body.to_string());
         assert!([413, 422].contains(&answer.code), "{length}: {} {}", answer.code, answer.body);
     }
-    let said = kubectl_file(&["create", "--dry-run=server", "-f", "-"], &escaped(&space, "x", 2_900_000)).refused();
+    let said = kubectl_file(&["create", "--dry-run=server"], &escaped(&space, "x", 2_900_000)).refused();
     shows_no_url(&said.stderr);
     assert!(said.stderr.contains("spec.description"), "{:.2000}", said.stderr);
 }

@@ -24,7 +24,7 @@ fn t10_a_namespace_whose_post_phases_wait_for_long_leaves_room_for_the_others() 
 
     let quick =
         few.plugin("quick", &format!("{runner}  preCreate: [{}]", keeps("note", "n-${sandbox.metadata.name}", "a: b")));
-    let made = apply(&few.sandbox("y", &format!("  resources: [{{name: r, plugin: {quick}}}]"))).ok();
+    let made = apply(&few.sandbox("one", &format!("  resources: [{{name: r, plugin: {quick}}}]"))).ok();
     assert!(made.took < Duration::from_secs(30), "it waited for {:?}", made.took);
     assert_eq!(at_work(), RUNNING / 2, "and no more of the other namespace's are at work");
 }
