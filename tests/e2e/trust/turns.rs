@@ -14,7 +14,7 @@ fn t10_a_namespace_whose_post_phases_wait_for_long_leaves_room_for_the_others() 
         (list(&["-n", SLUICE, "pods", "-l", "sluice.dev/component=server"]).len() == 1).then_some(())
     });
     let few = many.and("modest");
-    let sleeps = "{name: s, timeoutSeconds: 600, script: \"#!/bin/sh\\nsleep 500\"}";
+    let sleeps = "{name: s, timeoutSeconds: 600, script: \"#!/bin/sh\\nsleep 120\"}";
     let runner = format!("  runner: {{serviceAccountName: {EDITOR}, image: '{}'}}\n", step_image());
     let slow = many.plugin("slow", &format!("{runner}  postCreate: [{sleeps}]"));
     for n in 0..2 * RUNNING {
