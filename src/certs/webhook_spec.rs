@@ -15,7 +15,7 @@ use super::issue::Names;
 use super::rotate::Registration;
 use super::state::certificates;
 use super::token::Token;
-use crate::api::labels::{LATEST, REGISTERED_AT, SKIP_PRE_DELETE};
+use crate::api::labels::{ADMITTED, LATEST, REGISTERED_AT, SKIP_PRE_DELETE};
 use crate::api::{GROUP, VERSION};
 
 /// Below this is where the API server sends what is to be validated; the token follows.
@@ -33,8 +33,6 @@ pub const VALIDATE_TIMEOUT_SECONDS: u32 = 30;
 pub const MUTATE_TIMEOUT_SECONDS: u32 = 10;
 /// The name of the condition under which the API server asks.
 const CONDITION: &str = "may-run-a-phase";
-/// Annotation of a sandbox that has forks: an admission has seen them. One without it was stored while none was asked.
-const ADMITTED: &str = "sluice.dev/admitted";
 /// The annotations of a sandbox that mean something to Sluice.
 const OWN_ANNOTATIONS: [&str; 3] = [LATEST, SKIP_PRE_DELETE, ADMITTED];
 pub(super) const SERVICE_PORT: u16 = 443;

@@ -21,26 +21,37 @@ type Key = [u8; KEY_BYTES];
 
 /// Makes and checks seals.
 pub struct Sealer {
-    /// The key of new seals.
-    key: RwLock<Key>,
+    keys: RwLock<Keys>,
+}
+
+#[derive(Clone, Copy)]
+struct Keys {
+    /// That of new seals.
+    current: Key,
     /// One that was in use before, by this process: what it sealed still holds.
-    former: RwLock<Option<Key>>,
+    former: Option<Key>,
 }
 
 impl Sealer {
     pub const fn new(key: Key) -> Self {
-        Self { key: RwLock::new(key), former: RwLock::new(None) }
+        Self { keys: RwLock::new(Keys { current: key, former: None }) }
     }
 
     /// The key of new seals, to be kept where nobody else reads it.
     pub fn key(&self) -> Key {
-        *self.key.read().unwrap_or_else(PoisonError::into_inner)
+        self.keys().current
+    }
+
+    fn keys(&self) -> Keys {
+        *self.keys.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Seals with another key from now on.
     pub fn renew(&self, key: Key) {
-        let former = std::mem::replace(&mut *self.key.write().unwrap_or_else(PoisonError::into_inner), key);
-        *self.former.write().unwrap_or_else(PoisonError::into_inner) = Some(former);
+        let mut keys = self.keys.write().unwrap_or_else(PoisonError::into_inner);
+        if keys.current != key {
+            *keys = Keys { current: key, former: Some(keys.current) };
+        }
     }
 
     /// The seal of a sandbox of this namespace; none where it has no forks.
@@ -63,8 +74,8 @@ impl Sealer {
     /// Whether this is a seal of a sandbox of this namespace.
     pub fn fits(&self, namespace: &str, sandbox: &Value, given: &str) -> bool {
         let Some(given) = bytes(given) else { return false };
-        let former = *self.former.read().unwrap_or_else(PoisonError::into_inner);
-        let keys = [Some(self.key()), former];
+        let keys = self.keys();
+        let keys = [Some(keys.current), keys.former];
         let mut identities = vec![("name", text(sandbox, "name"))];
         identities.extend(generated(sandbox));
         keys.iter().flatten().any(|key| {

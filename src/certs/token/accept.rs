@@ -52,7 +52,8 @@ pub struct Accepted {
     known: watch::Sender<Arc<Tokens>>,
     /// When the read began that what is known was last learned or confirmed by.
     read: RwLock<Timestamp>,
-    reads: watch::Sender<u64>,
+    /// When the last attempt to read began, whatever came of it.
+    reads: watch::Sender<Timestamp>,
     wanted: Notify,
     /// What somebody may have seen of what is accepted.
     pub exposed: Exposed,
@@ -67,7 +68,7 @@ impl Accepted {
             entries: RwLock::new(named.collect()),
             known: watch::Sender::new(Arc::new(tokens.clone())),
             read: RwLock::new(now),
-            reads: watch::Sender::new(0),
+            reads: watch::Sender::new(now),
             wanted: Notify::new(),
             exposed: Exposed::default(),
         };
@@ -110,15 +111,16 @@ impl Accepted {
 
     /// Whether a caller that gives this is let in, after the Secret was read where that is needed.
     pub async fn lets_in(&self, given: &str) -> bool {
-        let mut reads = self.reads.subscribe();
-        match self.judge(given, Timestamp::now()) {
+        let asked = Timestamp::now();
+        match self.judge(given, asked) {
             Verdict::LetIn => return true,
             Verdict::Refuse => return false,
             Verdict::ReadFirst { .. } => {}
         }
+        let mut reads = self.reads.subscribe();
         self.wanted.notify_one();
-        // Whatever comes of it, what is known then decides.
-        let _ = tokio::time::timeout(READ, reads.changed()).await;
+        // Whatever comes of it, what is known then decides. A read that began earlier may not have seen this token yet.
+        let _ = tokio::time::timeout(READ, reads.wait_for(|began| *began >= asked)).await;
         self.accepts(given, Timestamp::now())
     }
 
@@ -161,12 +163,12 @@ impl Accepted {
     /// The Secret was read, from `began` on, and what it said was offered.
     pub(super) fn was_read(&self, began: Timestamp) {
         *self.read.write().unwrap_or_else(PoisonError::into_inner) = began;
-        self.reads.send_modify(|reads| *reads += 1);
+        self.reads.send_replace(began);
     }
 
     /// The Secret could not be read, or says nothing.
-    pub(super) fn was_not_read(&self) {
-        self.reads.send_modify(|reads| *reads += 1);
+    pub(super) fn was_not_read(&self, began: Timestamp) {
+        self.reads.send_replace(began);
     }
 }
 
@@ -210,6 +212,27 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_read_that_began_before_a_caller_came_does_not_refuse_it() {
+        let long_ago = Timestamp::now() - Duration::from_secs(3600);
+        let tokens = Tokens::first(&[], long_ago);
+        let accepted = Accepted::new(tokens.clone(), &Registration::Absent, long_ago);
+        let mut next = tokens;
+        let new = Token::random();
+        let asked = accepted.clone();
+        let given = new.path("")[1..].to_owned();
+        tokio::spawn(async move {
+            asked.wanted().await;
+            // This is another's read, which ends only now.
+            asked.was_read(Timestamp::now() - SECOND);
+            tokio::task::yield_now().await;
+            next.accepted.push(new);
+            asked.offer(next, Timestamp::now());
+            asked.was_read(Timestamp::now());
+        });
+        assert!(accepted.lets_in(&given).await);
+    }
+
+    #[tokio::test]
     async fn where_the_secret_cannot_be_read_what_was_known_decides() {
         let long_ago = Timestamp::now() - Duration::from_secs(3600);
         let tokens = Tokens::first(&[], long_ago);
@@ -218,7 +241,7 @@ mod tests {
         tokio::spawn(async move {
             loop {
                 asked.wanted().await;
-                asked.was_not_read();
+                asked.was_not_read(Timestamp::now());
             }
         });
         assert!(accepted.lets_in(&tokens.current.path("")[1..]).await);

@@ -124,7 +124,7 @@ async fn read(store: &SecretStore, accepted: &Accepted) {
         Err(error) => {
             let error = with_causes(&error);
             tracing::warn!(secret = store.name, error, "cannot read the webhooks' token; trying again");
-            return accepted.was_not_read();
+            return accepted.was_not_read(began);
         }
     };
     match read_tokens(secret.as_ref()) {
@@ -134,7 +134,7 @@ async fn read(store: &SecretStore, accepted: &Accepted) {
         }
         None => {
             accepted.wake();
-            accepted.was_not_read();
+            accepted.was_not_read(began);
         }
     }
 }
