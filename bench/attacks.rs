@@ -6,10 +6,14 @@ use anyhow::Context as _;
 use futures::future::join_all;
 use http::Request;
 use k8s_openapi::api::core::v1::Secret;
-use kube::{Api, Client};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
+    CustomResourceDefinition, CustomResourceDefinitionNames,
+};
+use kube::{Api, Client, CustomResourceExt as _};
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, ServerName};
 use serde_json::{Value, json};
+use sluice::api::{API_VERSION, Sandbox};
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::net::SocketAddr;
@@ -27,6 +31,8 @@ const CONNECTIONS: usize = 1000;
 const DRY_RUNS: usize = 32;
 const FORKS: usize = 8;
 const SHOUTERS: usize = 4;
+/// The group of a kind that is none of Sluice's.
+const OTHERS_GROUP: &str = "bench.example.com";
 /// As many runs as are worked on at once.
 const WAITING: usize = 64;
 const WEBHOOK_PORT: u16 = 8443;
@@ -91,11 +97,37 @@ pub async fn tls(client: &Client) -> anyhow::Result<(TlsConnector, ServerName<'s
     Ok((TlsConnector::from(Arc::new(config)), ServerName::try_from(format!("sluice.{NAMESPACE}.svc"))?))
 }
 
-/// Dry runs of objects that the API server escapes to six times their size.
+/// Dry runs of objects that the API server escapes to six times their size, with a fork, so that both webhooks are asked.
 pub async fn dry_runs(client: &Client, until: Instant) -> Answers {
-    let description = "<".repeat(2_900_000);
-    let body = |name: String| sandbox(&name, &json!({"description": description}));
-    again_and_again(DRY_RUNS, until, |name| post(client, "?dryRun=All", body(name))).await
+    let body = large(API_VERSION, "Sandbox");
+    again_and_again(DRY_RUNS, until, |_| post(client, "?dryRun=All", body.clone())).await
+}
+
+/// The same of a kind that no webhook is asked about: what the API server alone makes others wait.
+pub async fn dry_runs_of_others(client: &Client, until: Instant) -> Answers {
+    let body = large(&format!("{OTHERS_GROUP}/v1alpha1"), "Other");
+    let path = format!("/apis/{OTHERS_GROUP}/v1alpha1/namespaces/{ATTACKER}/others?dryRun=All");
+    again_and_again(DRY_RUNS, until, |_| post_to(client, path.clone(), body.clone())).await
+}
+
+/// A definition as that of sandboxes, of a kind that is nobody's.
+pub fn others() -> CustomResourceDefinition {
+    let mut crd = Sandbox::crd();
+    crd.metadata.name = Some(format!("others.{OTHERS_GROUP}"));
+    crd.spec.group = OTHERS_GROUP.to_owned();
+    crd.spec.names = CustomResourceDefinitionNames {
+        kind: "Other".to_owned(),
+        plural: "others".to_owned(),
+        ..CustomResourceDefinitionNames::default()
+    };
+    crd
+}
+
+fn large(api_version: &str, kind: &str) -> Vec<u8> {
+    let fork = json!({"forkOf": {"kind": "Deployment", "name": "web"}});
+    let spec = json!({"description": "<".repeat(2_900_000), "forks": [fork]});
+    let object = json!({"apiVersion": api_version, "kind": kind, "metadata": {"name": "large"}, "spec": spec});
+    object.to_string().into_bytes()
 }
 
 /// Forks whose patch doubles what it makes with every operation.
@@ -149,7 +181,10 @@ async fn again_and_again<F: Future<Output = String>>(
 
 /// How the API server answers the creation of a sandbox: its status alone.
 async fn post(client: &Client, query: &str, body: Vec<u8>) -> String {
-    let path = format!("/apis/sluice.dev/v1alpha1/namespaces/{ATTACKER}/sandboxes{query}");
+    post_to(client, format!("/apis/{API_VERSION}/namespaces/{ATTACKER}/sandboxes{query}"), body).await
+}
+
+async fn post_to(client: &Client, path: String, body: Vec<u8>) -> String {
     let Ok(request) = Request::post(path).header("Content-Type", "application/json").body(body) else {
         return "no request".to_owned();
     };

@@ -10,8 +10,9 @@ use anyhow::Context as _;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::api::rbac::v1::ClusterRoleBinding;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{DeleteParams, PostParams};
-use kube::{Api, Client};
+use kube::{Api, Client, ResourceExt as _};
 use serde_json::{Value, json};
 use sluice::api::{ResourcePlugin, Sandbox};
 use std::future::Future;
@@ -52,6 +53,11 @@ pub async fn measure(admin: &Client, results: &mut Results) -> anyhow::Result<()
     all.push(("1,000 unfinished headers on the webhooks' port", webhooks.await?));
     let probes = range.during(LASTING, |until| attacks::unfinished_headers(replicas, None, until));
     all.push(("1,000 unfinished headers on the probes' port", probes.await?));
+    let others = range.during(LASTING, |until| attacks::dry_runs_of_others(&alice, until));
+    let others = Sample::new(others.await?.creates);
+    let what = "such dry runs of a kind that no webhook is asked about: another user's create";
+    results.time(format!("{what}, p50"), others.median());
+    results.time(format!("{what}, p99"), others.percentile(99));
     let dry_runs = range.during(LASTING, |until| attacks::dry_runs(&alice, until));
     all.push(("dry runs of 3 MB by 32 clients", dry_runs.await?));
     let forks = range.during(LASTING, |until| attacks::doubling_forks(&alice, until));
@@ -75,6 +81,8 @@ pub async fn measure(admin: &Client, results: &mut Results) -> anyhow::Result<()
     all.push(("all of it together", together.await?));
     take_in(all, results);
     results.key("hostile_restarts", (pods::restarts(admin).await? - before).into());
+    let definitions = Api::<CustomResourceDefinition>::all(admin.clone());
+    definitions.delete(&attacks::others().name_any(), &DeleteParams::default()).await?;
     for namespace in [ATTACKER, VICTIM] {
         Api::<Namespace>::all(admin.clone()).delete(namespace, &DeleteParams::default()).await?;
     }
@@ -139,6 +147,8 @@ impl Range {
 
 async fn set_up(admin: &Client) -> anyhow::Result<()> {
     let post = PostParams::default();
+    let others = attacks::others();
+    Api::<CustomResourceDefinition>::all(admin.clone()).create(&post, &others).await?;
     for name in [ATTACKER, VICTIM] {
         let namespace: Namespace = serde_json::from_value(json!({"metadata": {"name": name}}))?;
         Api::<Namespace>::all(admin.clone()).create(&post, &namespace).await?;

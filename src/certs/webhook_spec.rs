@@ -33,6 +33,10 @@ pub const VALIDATE_TIMEOUT_SECONDS: u32 = 30;
 pub const MUTATE_TIMEOUT_SECONDS: u32 = 10;
 /// The name of the condition under which the API server asks.
 const CONDITION: &str = "may-run-a-phase";
+/// The name of the further condition of the mutating webhook.
+const MUTATES: &str = "has-something-to-note";
+/// More resources than a sandbox may have: such a one is refused by its schema, so nobody need be asked.
+const MOST_RESOURCES: usize = 64;
 /// The annotations of a sandbox that mean something to Sluice.
 const OWN_ANNOTATIONS: [&str; 3] = [LATEST, SKIP_PRE_DELETE, ADMITTED];
 pub(super) const SERVICE_PORT: u16 = 443;
@@ -77,7 +81,6 @@ impl Kind {
                 {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": [names.namespace]},
             ]},
             "objectSelector": {},
-            "matchConditions": [{"name": CONDITION, "expression": asks()}],
         });
         let (path, rest) = match self {
             Self::Validating => (
@@ -85,6 +88,7 @@ impl Kind {
                 json!({
                     "sideEffects": "NoneOnDryRun",
                     "timeoutSeconds": VALIDATE_TIMEOUT_SECONDS,
+                    "matchConditions": [{"name": CONDITION, "expression": asks()}],
                     "rules": [
                         rule("sandboxes", "Namespaced", &["CREATE", "UPDATE", "DELETE"]),
                         rule("resourceplugins", "Cluster", &["CREATE", "UPDATE", "DELETE"]),
@@ -99,6 +103,10 @@ impl Kind {
                     // Another webhook may change the forks after ours has sealed them.
                     "reinvocationPolicy": "IfNeeded",
                     "rules": [rule("sandboxes", "Namespaced", &["CREATE", "UPDATE"])],
+                    "matchConditions": [
+                        {"name": CONDITION, "expression": asks()},
+                        {"name": MUTATES, "expression": mutates()},
+                    ],
                 }),
             ),
         };
@@ -128,6 +136,21 @@ fn asks() -> String {
          object.metadata.?ownerReferences != oldObject.metadata.?ownerReferences || {}\
          object.spec.?forks.orValue([]) != [] && !object.metadata.?annotations[?'{ADMITTED}'].hasValue()))",
         annotations.concat()
+    )
+}
+
+/// Which sandboxes the mutating webhook may write an annotation of: those with forks or `@latest`, or with an annotation
+/// that must not be there without. Most have none of it, and one that the schema is going to refuse, such as one with megabytes
+/// of text, is not sent to anybody first.
+///
+/// No schema has been looked at yet, so what is not of its type is sent. The one loop is over as many as a sandbox may have.
+fn mutates() -> String {
+    format!(
+        "type(object.?spec.orValue({{}})) != map || object.?spec.?forks.orValue([]) != [] || \
+         object.metadata.?annotations[?'{ADMITTED}'].hasValue() || object.metadata.?annotations[?'{LATEST}'].hasValue() || \
+         type(object.?spec.?resources.orValue([])) != list || \
+         (size(object.?spec.?resources.orValue([])) <= {MOST_RESOURCES} && object.?spec.?resources.orValue([]).exists(r, \
+         type(r) != map || type(r.?plugin.orValue('')) != string || r.?plugin.orValue('').endsWith('@latest')))"
     )
 }
 

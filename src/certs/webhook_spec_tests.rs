@@ -1,4 +1,5 @@
 use super::*;
+use crate::api::Sandbox;
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointConditions};
 
 fn names() -> Names {
@@ -96,7 +97,7 @@ fn both_are_what_the_api_server_knows_as_such() {
 #[test]
 fn what_is_asked_about_is_the_same_for_both_and_loops_over_nothing_that_a_user_writes() {
     let of = |kind: Kind| kind.desired(&names(), "PEM", &token())["matchConditions"].clone();
-    assert_eq!(of(Kind::Validating), of(Kind::Mutating));
+    assert_eq!(of(Kind::Validating)[0], of(Kind::Mutating)[0]);
     let asked = asks();
     for annotation in ["sluice.dev/latest", "sluice.dev/skip-pre-delete", "sluice.dev/admitted"] {
         assert!(asked.contains(&format!("[?'{annotation}']")), "{asked}");
@@ -104,6 +105,19 @@ fn what_is_asked_about_is_the_same_for_both_and_loops_over_nothing_that_a_user_w
     for costly in ["all(", "exists", "filter(", "map(", "matches(", "split(", "startsWith("] {
         assert!(!asked.contains(costly), "{costly} in {asked}");
     }
+}
+
+#[test]
+fn the_mutating_webhook_is_asked_only_where_it_may_note_something() {
+    let conditions = Kind::Mutating.desired(&names(), "PEM", &token())["matchConditions"].clone();
+    assert_eq!(conditions[1], json!({"name": "has-something-to-note", "expression": mutates()}));
+    for noted in ["sluice.dev/latest", "sluice.dev/admitted", "forks", "@latest"] {
+        assert!(mutates().contains(noted), "{noted}");
+    }
+    // As many as the schema allows: more are refused whoever is asked.
+    let sandbox = serde_json::to_value(<Sandbox as kube::CustomResourceExt>::crd()).unwrap();
+    let schema = &sandbox["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"];
+    assert_eq!(schema["resources"]["maxItems"], json!(MOST_RESOURCES));
 }
 
 #[test]

@@ -12,6 +12,7 @@ mod argo;
 mod chart;
 mod clients;
 mod cluster;
+mod conditions;
 mod crash;
 mod deletion;
 mod failing;

@@ -13,13 +13,14 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A sandbox of so many `<`, each of which the API server escapes to six bytes for its webhooks.
+/// A sandbox of so many `<`, each of which the API server escapes to six bytes for its webhooks. It is asked about by both
+/// of them since it has a fork.
 fn escaped(space: &Space, name: &str, length: usize) -> String {
     json!({
         "apiVersion": "sluice.dev/v1alpha1",
         "kind": "Sandbox",
         "metadata": {"name": name, "namespace": space.namespace},
-        "spec": {"description": "<".repeat(length)},
+        "spec": {"description": "<".repeat(length), "forks": [{"forkOf": {"kind": "Deployment", "name": "web"}}]},
     })
     .to_string()
 }
