@@ -104,7 +104,7 @@ pub fn denial(name: &str, run: &PhaseRunSpec, status: &PhaseRunStatus, undo: Opt
     let otherwise = if deletes { let_go(run) } else { String::new() };
     let nothing = if deletes { "deleted" } else { "stored" };
     let foot = format!(
-        "Nothing was {nothing}.{undone} Look: kubectl get phaserun {name} -o yaml. Then mend the cause and make the change again.{otherwise}"
+        "Nothing was {nothing}.{undone} Look (it takes the right to get phaseruns): kubectl get phaserun {name} -o yaml. Then mend the cause and make the change again.{otherwise}"
     );
     with_log(&failure_of(run, "", status), status, &foot)
 }
@@ -217,7 +217,7 @@ mod tests {
             denial("r-1", &run, &status, Some(("u-1", RunState::Succeeded))),
             "pre-create of Sandbox shop/x failed: resource db, plugin branch-db, step branch (number 1): exit code 3. It printed:\n\
              no space left\n\
-             Nothing was stored. What it had done was undone (u-1). Look: kubectl get phaserun r-1 -o yaml. Then mend the cause and make the change again."
+             Nothing was stored. What it had done was undone (u-1). Look (it takes the right to get phaseruns): kubectl get phaserun r-1 -o yaml. Then mend the cause and make the change again."
         );
     }
 
