@@ -2,13 +2,16 @@
 //!
 //! There may be tens of thousands of each, so what a reconcile needs beside it reads: that is as new as can be, too.
 
-use crate::api::{Sandbox, SandboxRecord, TargetRef, origin};
+use crate::api::{Sandbox, SandboxRecord, TargetRef, labels, origin};
 use crate::plan::key;
+use k8s_openapi::api::apps::v1::{Deployment, DeploymentStatus};
+use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Resource;
 use kube::api::ObjectMeta;
 use serde::de::{Deserialize, Deserializer};
 use serde_json::Value;
+use serde_json::value::RawValue;
 use std::collections::BTreeMap;
 
 /// A sandbox: which it is, and whether its spec is another.
@@ -56,6 +59,79 @@ pub struct KeptOwed {
 #[derive(Clone, Debug, serde::Deserialize)]
 pub struct KeptRun {
     pub key: String,
+}
+
+/// A fork: which it is, whose, and how far it has come.
+#[derive(Clone, Debug, serde::Deserialize, Resource)]
+#[resource(inherit = "Deployment")]
+pub struct KeptFork {
+    /// What identifies it and the sandboxes that own it, and no more.
+    #[serde(deserialize_with = "identity_and_owners")]
+    pub metadata: ObjectMeta,
+    #[serde(default)]
+    pub spec: KeptForkSpec,
+    #[serde(default)]
+    pub status: Option<DeploymentStatus>,
+}
+
+#[derive(Clone, Debug, Default, serde::Deserialize)]
+pub struct KeptForkSpec {
+    pub replicas: Option<i32>,
+}
+
+/// A Service: whether it leads to a baseline, and what a fork's has of it.
+#[derive(Clone, Debug, serde::Deserialize, Resource)]
+#[resource(inherit = "Service")]
+pub struct KeptService {
+    /// Its name, and the label of a fork's where it has one.
+    #[serde(deserialize_with = "name_and_sandbox")]
+    pub metadata: ObjectMeta,
+    #[serde(default)]
+    pub spec: KeptServiceSpec,
+}
+
+/// Texts of JSON, because they can take a hundred times as much as values.
+#[derive(Clone, Debug, Default, serde::Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct KeptServiceSpec {
+    pub selector: Option<Box<RawValue>>,
+    pub ports: Option<Box<RawValue>>,
+    #[serde(rename = "clusterIP")]
+    pub cluster_ip: Option<String>,
+}
+
+fn identity_and_owners<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
+    let metadata = ObjectMeta::deserialize(deserializer)?;
+    let ObjectMeta { name, namespace, uid, resource_version, generation, deletion_timestamp, .. } = metadata;
+    let mut owner_references = metadata.owner_references;
+    owner_references.iter_mut().for_each(|owners| owners.retain(|owner| owner.kind == Sandbox::kind(&())));
+    Ok(ObjectMeta {
+        name,
+        namespace,
+        uid,
+        resource_version,
+        generation,
+        deletion_timestamp,
+        owner_references,
+        ..ObjectMeta::default()
+    })
+}
+
+fn name_and_sandbox<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
+    #[derive(serde::Deserialize)]
+    struct Named {
+        name: Option<String>,
+        #[serde(default)]
+        labels: Labels,
+    }
+    #[derive(Default, serde::Deserialize)]
+    struct Labels {
+        #[serde(rename = "sluice.dev/sandbox-uid")]
+        sandbox_uid: Option<String>,
+    }
+    let Named { name, labels } = Named::deserialize(deserializer)?;
+    let labels = labels.sandbox_uid.map(|uid| BTreeMap::from([(labels::SANDBOX_UID.to_owned(), uid)]));
+    Ok(ObjectMeta { name, labels, ..ObjectMeta::default() })
 }
 
 fn identity<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {

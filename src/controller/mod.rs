@@ -58,6 +58,7 @@ pub struct Context {
     pub sealer: Arc<Sealer>,
     sightings: sightings::Sightings,
     turns: turns::Turns,
+    room: forks::Room,
     salt: fork_outputs::Salt,
 }
 
@@ -71,7 +72,7 @@ impl Context {
     ) -> Arc<Self> {
         let client = engine.client().clone();
         let recorder = events::Recorder::new(client.clone(), engine.replicas.own().pod.clone());
-        let (sightings, turns, salt) = Default::default();
+        let (sightings, turns, room, salt) = Default::default();
         Arc::new(Self {
             client,
             engine,
@@ -82,6 +83,7 @@ impl Context {
             sealer,
             sightings,
             turns,
+            room,
             salt,
         })
     }

@@ -2,12 +2,10 @@
 
 use super::kept::{KeptRecord, KeptSandbox};
 use super::{Context, ControllerError, RETRY_AFTER, RecordStore, alone, forks, post, sandboxes_in, sweep, unseen};
-use crate::api::{
-    Phase, PhaseRun, PhaseRunSpec, RunState, SandboxRecord, SandboxRecordSpec, TargetRef, labels, origin,
-};
-use crate::engine::all;
+use crate::api::{Phase, PhaseRunSpec, RunState, SandboxRecord, SandboxRecordSpec, TargetRef, labels, origin};
 use crate::engine::index::RunEntry;
 use crate::engine::outputs;
+use crate::engine::{WatchedRun, all};
 use crate::plan::message::with_causes;
 use crate::webhook::hold::new_routing_key;
 use futures::StreamExt;
@@ -32,7 +30,7 @@ const CONCURRENCY: u16 = 32;
 pub fn controller(context: Arc<Context>) -> (impl Future<Output = ()>, RecordStore) {
     let records: Api<KeptRecord> = Api::all(context.client.clone());
     let targets: Api<KeptSandbox> = Api::all(context.client.clone());
-    let runs: Api<PhaseRun> = Api::all(context.client.clone());
+    let runs: Api<WatchedRun> = Api::all(context.client.clone());
     let engine = context.engine.clone();
     let seeing = context.clone();
     let controller = Controller::new(records, all())
@@ -41,9 +39,10 @@ pub fn controller(context: Arc<Context>) -> (impl Future<Output = ()>, RecordSto
             seeing.sightings.see(&target);
             target.uid().map(|uid| ObjectRef::<KeptRecord>::new(&uid))
         })
-        .watches(runs, all(), move |run: PhaseRun| {
-            engine.index.observe(&run);
-            run.spec.target.uid.as_deref().map(ObjectRef::<KeptRecord>::new)
+        .watches(runs, all(), move |run: WatchedRun| {
+            let target = run.entry.target.clone();
+            engine.index.observe_entry(run.entry);
+            target.uid.as_deref().map(ObjectRef::<KeptRecord>::new)
         });
     let store = controller.store();
     let work = controller.run(reconcile, on_error, context).for_each(|result| async {

@@ -1,4 +1,4 @@
-//! What a review will take in memory once it is parsed, found out from its text alone: a JSON text of many tiny objects
+//! What JSON will take in memory once it is parsed, found out from its text alone: a JSON text of many tiny objects
 //! grows by a factor of a hundred.
 //!
 //! It knows serde_json's `Value`, and rounds up wherever the text does not tell.
