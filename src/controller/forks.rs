@@ -2,25 +2,23 @@
 
 mod left;
 mod room;
+mod write;
 
 pub use left::are_gone;
 pub use room::Room;
 
 use super::fork::{self, ForkError, Owner};
-use super::kept::KeptFork;
+use super::kept::{KeptFork, KeptService};
 use super::{Context, ControllerError, fork_outputs};
-use crate::api::{Fork, ForkedKind, SandboxSpec, labels};
+use crate::api::{Fork, ForkedKind, SandboxSpec};
 use crate::plan::{message, runs};
-use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::Service;
-use kube::api::{Patch, PatchParams};
-use kube::{Api, Resource};
+use kube::Api;
 use room::Services;
-use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tokio::sync::OwnedSemaphorePermit;
+use write::write;
 
 /// What became of a sandbox's forks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,7 +49,7 @@ pub async fn reconcile(context: &Context, object: &Value, routing_key: &str) -> 
     let secret = fork_outputs::keep(context, &target, &spec, object).await?;
     let owner = Owner { name: &target.name, uid: &uid, namespace: &target.namespace, routing_key, outputs: &secret };
     let deployments: Api<KeptFork> = Api::namespaced(context.client.clone(), &target.namespace);
-    let services: Api<Service> = Api::namespaced(context.client.clone(), &target.namespace);
+    let services: Api<KeptService> = Api::namespaced(context.client.clone(), &target.namespace);
 
     let mut seen = Seen::default();
     let known_services = if spec.forks.is_empty() {
@@ -87,8 +85,7 @@ pub async fn reconcile(context: &Context, object: &Value, routing_key: &str) -> 
         return Err(error);
     }
     drop(known_services);
-    let deployments: Api<Deployment> = Api::namespaced(context.client.clone(), &target.namespace);
-    left::prune(&deployments, &services, &uid, &seen.wanted).await?;
+    left::prune(context, &target.namespace, &uid, &seen.wanted).await?;
     Ok(match (seen.invalid, seen.waits) {
         (Some(why), _) => Forks::Invalid(why),
         (None, Some(what)) => Forks::Progressing(what),
@@ -116,7 +113,7 @@ impl Seen {
         uid: &str,
         mut object: Value,
         deployments: &Api<KeptFork>,
-        services: &Api<Service>,
+        services: &Api<KeptService>,
     ) {
         let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
         let kind = object["kind"].as_str().unwrap_or_default().to_owned();
@@ -141,50 +138,6 @@ impl Seen {
         let told = || message::cut(&format!("spec.forks[{index}]: {why}"), MESSAGE);
         self.invalid = self.invalid.take().or_else(|| Some(told()));
     }
-}
-
-/// Writes one object of a fork; tells why it cannot be where another's stands in its place, or the API server refuses
-/// it.
-async fn write<K>(api: &Api<K>, uid: &str, object: &mut Value) -> Result<Result<K, String>, ControllerError>
-where
-    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
-{
-    let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
-    let name = name.as_str();
-    let kind = K::kind(&());
-    let found = api.get_metadata_opt(name).await.map_err(ControllerError::api("read what stands in a fork's place"))?;
-    let metadata = found.map(|found| found.metadata);
-    if metadata.as_ref().is_some_and(|found| !left::is_of(found, uid)) {
-        return Ok(Err(format!(
-            "{kind} {name} exists already and is not this sandbox's: delete it, or give the sandbox another name"
-        )));
-    }
-    let apply = PatchParams::apply(labels::MANAGER);
-    let params = if let Some(uid) = metadata.and_then(|found| found.uid) {
-        // Only over the very object that was looked at.
-        object["metadata"]["uid"] = Value::String(uid);
-        apply.force()
-    } else {
-        // Where another has come since, its author has fields of this object, and without force they stay.
-        apply
-    };
-    match api.patch(name, &params, &Patch::Apply(&*object)).await {
-        Ok(written) => Ok(Ok(written)),
-        Err(kube::Error::Api(status)) if status.code == 409 => Ok(Err(format!(
-            "another {kind} {name} was made, or this one was replaced, while it was written: {}",
-            status.message
-        ))),
-        Err(kube::Error::Api(status)) if is_about_the_object(status.code, &status.message) => {
-            Ok(Err(format!("{kind} {name} was refused: {}", status.message)))
-        }
-        Err(error) => Err(ControllerError::api("write what a fork consists of")(error)),
-    }
-}
-
-/// Whether an answer says something of the object that was sent, rather than of the moment. What does not fit its kind is
-/// answered with 500 where it is applied.
-fn is_about_the_object(code: u16, message: &str) -> bool {
-    matches!(code, 400 | 403 | 413 | 422) || (code == 500 && message.contains("typed patch object"))
 }
 
 /// The objects of a fork, and the room that they take. They are put together apart from all other work: it takes a while

@@ -9,6 +9,7 @@ mod forks;
 mod history;
 mod kept;
 mod leftovers;
+mod pauses;
 mod post;
 mod recorded;
 mod records;
@@ -59,6 +60,7 @@ pub struct Context {
     sightings: sightings::Sightings,
     turns: turns::Turns,
     room: forks::Room,
+    pauses: pauses::Pauses,
     salt: fork_outputs::Salt,
 }
 
@@ -72,7 +74,7 @@ impl Context {
     ) -> Arc<Self> {
         let client = engine.client().clone();
         let recorder = events::Recorder::new(client.clone(), engine.replicas.own().pod.clone());
-        let (sightings, turns, room, salt) = Default::default();
+        let (sightings, turns, room, pauses, salt) = Default::default();
         Arc::new(Self {
             client,
             engine,
@@ -84,6 +86,7 @@ impl Context {
             sightings,
             turns,
             room,
+            pauses,
             salt,
         })
     }

@@ -18,8 +18,8 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How often the pods of a gone sandbox's forks are looked for.
-const LOOK_FOR_PODS: Duration = Duration::from_millis(500);
+/// How often it is looked whether what is at work for a gone sandbox has ended.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
 /// What is said of a record that is not of this cluster.
 const INERT: &str = "Sluice did not write this record in this cluster: it was restored from a backup, or created by hand. \
     Nothing is done for it. Delete it when you do not need it any more.";
@@ -102,11 +102,13 @@ async fn reconcile_in_turn(record: &KeptRecord, context: &Context) -> Result<Act
     if let Some(run) = open.filter(|run| !is_owed(&run.key)) {
         // A phase that was begun before the deletion ends before what follows it begins.
         context.engine.adopt(&run).await?;
-        return Ok(Action::requeue(LOOK_FOR_PODS));
+        return Ok(Action::requeue(LOOK_AGAIN));
     }
+    let uid = target.uid.as_deref().unwrap_or_default();
     if !forks::are_gone(context, &target).await? {
-        return Ok(Action::requeue(LOOK_FOR_PODS));
+        return Ok(Action::requeue(context.pauses.next(uid)));
     }
+    context.pauses.end(uid);
     let records: Api<SandboxRecord> = Api::all(context.client.clone());
     let name = record.name_any();
     let Some(mut record) = records.get_opt(&name).await.map_err(ControllerError::api("read a sandbox's record"))?
@@ -115,7 +117,7 @@ async fn reconcile_in_turn(record: &KeptRecord, context: &Context) -> Result<Act
     };
     let is_planned = record.spec.owed.as_ref().is_some_and(|owed| owed.deletion);
     if !is_planned && !unseen::take_in(context, &mut record.spec, i64::MAX).await? {
-        return Ok(Action::requeue(LOOK_FOR_PODS));
+        return Ok(Action::requeue(LOOK_AGAIN));
     }
     if record.spec.owed.as_ref().is_some_and(|owed| !owed.deletion) {
         let has_run = |run: &PhaseRunSpec| {
@@ -125,7 +127,7 @@ async fn reconcile_in_turn(record: &KeptRecord, context: &Context) -> Result<Act
         post::drop_owed(&mut record.spec, has_run);
         post::save(context, &mut record).await?;
         // From now on none of them is begun; one that was being begun this moment is waited for.
-        return Ok(Action::requeue(LOOK_FOR_PODS));
+        return Ok(Action::requeue(LOOK_AGAIN));
     }
     let (progress, after) = post::advance(context, &mut record, true, true).await?;
     if progress != super::status::Progress::Complete {

@@ -11,7 +11,7 @@ fn baseline() -> Value {
             "spec": {"containers": [{"name": "main", "image": "cart:1", "env": [{"name": "OLD", "value": "1"}]}]}}}})
 }
 
-fn kept(service: Value) -> KeptService {
+fn kept(service: &Value) -> KeptService {
     serde_json::from_str(&service.to_string()).unwrap()
 }
 
@@ -22,7 +22,7 @@ fn services() -> Vec<KeptService> {
         json!({"metadata": {"name": "all"}, "spec": {}}),
         json!({"metadata": {"name": "fork", "labels": {labels::SANDBOX_UID: "v"}}, "spec": {"selector": {"tier": "web"}}}),
     ]
-    .map(kept)
+    .map(|service| kept(&service))
     .into()
 }
 
@@ -152,7 +152,7 @@ fn t03_variables_are_bounded_over_all_containers() {
 fn t03_so_many_services_are_forked_and_no_more() {
     let service = |n: usize| json!({"metadata": {"name": format!("s{n}")}, "spec": {"selector": {"app": "cart"}}});
     let with = |count: usize| {
-        let services: Vec<KeptService> = (0..count).map(service).map(kept).collect();
+        let services: Vec<KeptService> = (0..count).map(service).map(|service| kept(&service)).collect();
         objects(
             OWNER,
             &fork("forkOf: {kind: Deployment, name: cart}"),
@@ -187,7 +187,7 @@ fn t03_the_ports_of_a_forks_services_are_measured_before_they_are_values() {
     let of = |count: usize| {
         let service = json!({"metadata": {"name": "s"}, "spec": {"selector": {"app": "cart"}, "ports": ports(count)}});
         let fork = fork("forkOf: {kind: Deployment, name: cart}");
-        objects(OWNER, &fork, baseline()["spec"].take(), &[kept(service)], &|_, _| None)
+        objects(OWNER, &fork, baseline()["spec"].take(), &[kept(&service)], &|_, _| None)
     };
     assert_eq!(of(3_000).unwrap()[1]["spec"]["ports"].as_array().unwrap().len(), 3_000);
     let error = of(30_000).unwrap_err();

@@ -58,14 +58,16 @@ fn is_pod_of(metadata: &ObjectMeta, sandbox: &str, uid: &str) -> bool {
 
 /// Deletes what is there of forks and is not wanted, by kind and name.
 pub async fn prune(
-    deployments: &Api<Deployment>,
-    services: &Api<Service>,
+    context: &Context,
+    namespace: &str,
     uid: &str,
     wanted: &BTreeSet<(String, String)>,
 ) -> Result<(), ControllerError> {
     let is_wanted = |kind: &str, name: &str| wanted.contains(&(kind.to_owned(), name.to_owned()));
-    prune_kind(deployments, uid, |name| is_wanted("Deployment", name)).await?;
-    prune_kind(services, uid, |name| is_wanted("Service", name)).await
+    let deployments: Api<Deployment> = Api::namespaced(context.client.clone(), namespace);
+    let services: Api<Service> = Api::namespaced(context.client.clone(), namespace);
+    prune_kind(&deployments, uid, |name| is_wanted("Deployment", name)).await?;
+    prune_kind(&services, uid, |name| is_wanted("Service", name)).await
 }
 
 async fn prune_kind<K>(api: &Api<K>, uid: &str, is_wanted: impl Fn(&str) -> bool) -> Result<(), ControllerError>
@@ -112,9 +114,8 @@ where
 /// Deletes what is left of a gone sandbox's forks; tells whether nothing is, its pods included.
 pub async fn are_gone(context: &Context, target: &TargetRef) -> Result<bool, ControllerError> {
     let uid = target.uid.as_deref().unwrap_or_default();
+    prune(context, &target.namespace, uid, &BTreeSet::new()).await?;
     let deployments: Api<Deployment> = Api::namespaced(context.client.clone(), &target.namespace);
-    let services: Api<Service> = Api::namespaced(context.client.clone(), &target.namespace);
-    prune(&deployments, &services, uid, &BTreeSet::new()).await?;
     let is_fork = |metadata: &ObjectMeta| is_of(metadata, uid);
     if is_one_left(&deployments, ours(uid), is_fork).await.map_err(ControllerError::api("list forks"))? {
         return Ok(false);

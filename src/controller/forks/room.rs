@@ -46,8 +46,11 @@ pub struct Room {
     /// Who reads the Services of a namespace: one at a time, so that a large one keeps no other waiting.
     turns: Turns,
     /// What came of the last list of a namespace, and when it began.
-    listed: Mutex<HashMap<String, (Instant, Result<Weak<Services>, ForkError>)>>,
+    listed: Mutex<HashMap<String, Listed>>,
 }
+
+/// When a list began, and what came of it for as long as somebody has it.
+type Listed = (Instant, Result<Weak<Services>, ForkError>);
 
 impl Default for Room {
     fn default() -> Self {

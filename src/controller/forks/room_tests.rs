@@ -61,7 +61,7 @@ async fn answer(State(served): State<Arc<Served>>, uri: http::Uri) -> (http::Sta
     (http::StatusCode::OK, Body::from_stream(body))
 }
 
-fn service(name: &str, spec: Value) -> Value {
+fn service(name: &str, spec: &Value) -> Value {
     json!({"metadata": {"name": name}, "spec": spec})
 }
 
@@ -97,8 +97,8 @@ async fn t03_only_so_many_forks_are_put_together_at_a_time() {
 #[tokio::test]
 async fn t03_of_the_services_of_a_namespace_only_what_forks_need_is_kept() {
     let mut all: Vec<Value> =
-        (0..300).map(|n| service(&format!("s{n}"), json!({"selector": {"app": "cart"}}))).collect();
-    all.push(service("none", json!({"ports": [{"port": 80}]})));
+        (0..300).map(|n| service(&format!("s{n}"), &json!({"selector": {"app": "cart"}}))).collect();
+    all.push(service("none", &json!({"ports": [{"port": 80}]})));
     all.push(json!({"metadata": {"name": "fork", "labels": {"sluice.dev/sandbox-uid": "u", "b": "c"}}, "spec": {"selector": {"app": "cart"}}}));
     let (client, served) = served(Value::Null, all, 1_000).await;
     let room = Room::default();
@@ -117,7 +117,7 @@ async fn t03_of_the_services_of_a_namespace_only_what_forks_need_is_kept() {
 
 #[tokio::test]
 async fn t03_services_that_are_too_many_or_too_large_are_refused() {
-    let small = |n: usize| service(&format!("s{n}"), json!({"selector": {"app": "cart"}}));
+    let small = |n: usize| service(&format!("s{n}"), &json!({"selector": {"app": "cart"}}));
     let (client, _) = served(Value::Null, (0..100).map(small).collect(), 1_000_000).await;
     let room = Room::default();
     let Err(error) = services((&room, &client), "shop").await.unwrap() else { panic!("they are read") };
@@ -125,7 +125,7 @@ async fn t03_services_that_are_too_many_or_too_large_are_refused() {
     assert!(told.contains("the Services of namespace \"shop\"") && told.contains("64 MiB"), "{told}");
 
     let selector: serde_json::Map<String, Value> = (0..20_000).map(|n| (format!("k{n}"), json!(""))).collect();
-    let large = |n: usize| service(&format!("s{n}"), json!({"selector": selector}));
+    let large = |n: usize| service(&format!("s{n}"), &json!({"selector": selector}));
     let (client, _) = served(Value::Null, (0..30).map(large).collect(), 0).await;
     let Err(error) = services((&room, &client), "shop").await.unwrap() else { panic!("they are kept") };
     assert!(error.to_string().contains("4 MiB"), "{error}");
