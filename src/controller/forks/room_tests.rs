@@ -10,18 +10,18 @@ use kube::Config;
 use serde_json::json;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What is served: a Deployment's spec, and a namespace's Services; how many lists were begun.
+/// What is served: the text of a Deployment's spec, and a namespace's Services; how many lists were begun.
 struct Served {
-    spec: Value,
+    spec: String,
     services: Vec<Value>,
     /// What each Service has beside it, in bytes.
-    annotations: usize,
+    beside: usize,
     lists: AtomicUsize,
 }
 
-async fn served(spec: Value, services: Vec<Value>, annotations: usize) -> (Client, Arc<Served>) {
+async fn served(spec: String, services: Vec<Value>, beside: usize) -> (Client, Arc<Served>) {
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let served = Arc::new(Served { spec, services, annotations, lists: AtomicUsize::default() });
+    let served = Arc::new(Served { spec, services, beside, lists: AtomicUsize::default() });
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
     let router = Router::new().fallback(answer).with_state(served.clone());
@@ -31,9 +31,8 @@ async fn served(spec: Value, services: Vec<Value>, annotations: usize) -> (Clien
 
 async fn answer(State(served): State<Arc<Served>>, uri: http::Uri) -> (http::StatusCode, Body) {
     if uri.path() == "/apis/apps/v1/namespaces/shop/deployments/cart" {
-        let object =
-            json!({"metadata": {"name": "cart", "managedFields": [{"fieldsV1": {"f:a": {}}}]}, "spec": served.spec});
-        return (http::StatusCode::OK, object.to_string().into());
+        let metadata = json!({"name": "cart", "managedFields": [{"fieldsV1": {"f:a": {}}}]});
+        return (http::StatusCode::OK, format!("{{\"metadata\":{metadata},\"spec\":{}}}", served.spec).into());
     }
     if uri.path() != "/api/v1/namespaces/shop/services" {
         let status = json!({"kind": "Status", "status": "Failure", "code": 404, "reason": "NotFound", "message": ""});
@@ -52,9 +51,9 @@ async fn answer(State(served): State<Arc<Served>>, uri: http::Uri) -> (http::Sta
     let after = if to < served.services.len() { to.to_string() } else { String::new() };
     let begin = format!("{{\"metadata\":{},\"items\":[", json!({"resourceVersion": "7", "continue": after}));
     let items = (from..to).map(move |at| {
-        let mut service = served.services[at].clone();
-        service["metadata"]["annotations"] = json!({"a": "x".repeat(served.annotations)});
-        format!("{}{service}", if at == from { "" } else { "," })
+        let service = served.services[at].to_string();
+        let (comma, beside) = (if at == from { "" } else { "," }, "x".repeat(served.beside));
+        format!("{comma}{},\"beside\":\"{beside}\"}}", service.strip_suffix('}').unwrap())
     });
     let pieces = std::iter::once(begin).chain(items).chain(std::iter::once("]}".to_owned()));
     let body = futures::stream::iter(pieces).map(|piece| Ok::<_, std::io::Error>(Bytes::from(piece)));
@@ -62,13 +61,14 @@ async fn answer(State(served): State<Arc<Served>>, uri: http::Uri) -> (http::Sta
 }
 
 fn service(name: &str, spec: &Value) -> Value {
-    json!({"metadata": {"name": name}, "spec": spec})
+    json!({"metadata": {"name": name, "annotations": {"a": "b"}}, "spec": spec})
 }
 
 #[tokio::test]
 async fn t03_a_baseline_that_would_take_too_much_memory_is_refused_before_it_is_values() {
-    let tolerations: Vec<Value> = (0..100_000).map(|n| json!({"key": format!("k{n}")})).collect();
-    let (client, _) = served(json!({"template": {"spec": {"tolerations": tolerations}}}), Vec::new(), 0).await;
+    let tolerations: Vec<String> = (0..100_000).map(|n| format!("{{\"key\":\"k{n}\"}}")).collect();
+    let spec = format!("{{\"template\":{{\"spec\":{{\"tolerations\":[{}]}}}}}}", tolerations.join(","));
+    let (client, _) = served(spec, Vec::new(), 0).await;
     let room = Room::default();
     let Err(error) = baseline((&room, &client), "shop", "cart").await.unwrap() else { panic!("it is read") };
     let told = error.to_string();
@@ -81,7 +81,7 @@ async fn t03_a_baseline_that_would_take_too_much_memory_is_refused_before_it_is_
 async fn t03_only_so_many_forks_are_put_together_at_a_time() {
     let variables: Vec<Value> = (0..8_000).map(|n| json!({"name": format!("V{n}"), "value": "1"})).collect();
     let spec = json!({"template": {"spec": {"containers": [{"name": "main", "env": variables}]}}});
-    let (client, _) = served(spec.clone(), Vec::new(), 0).await;
+    let (client, _) = served(spec.to_string(), Vec::new(), 0).await;
     let room = Room::default();
     let first = baseline((&room, &client), "shop", "cart").await.unwrap().unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(first.spec, spec);
@@ -100,7 +100,7 @@ async fn t03_of_the_services_of_a_namespace_only_what_forks_need_is_kept() {
         (0..300).map(|n| service(&format!("s{n}"), &json!({"selector": {"app": "cart"}}))).collect();
     all.push(service("none", &json!({"ports": [{"port": 80}]})));
     all.push(json!({"metadata": {"name": "fork", "labels": {"sluice.dev/sandbox-uid": "u", "b": "c"}}, "spec": {"selector": {"app": "cart"}}}));
-    let (client, served) = served(Value::Null, all, 1_000).await;
+    let (client, served) = served(String::new(), all, 1_000).await;
     let room = Room::default();
     let one = || services((&room, &client), "shop");
     let found = futures::future::join_all((0..16).map(|_| one())).await;
@@ -118,7 +118,7 @@ async fn t03_of_the_services_of_a_namespace_only_what_forks_need_is_kept() {
 #[tokio::test]
 async fn t03_services_that_are_too_many_or_too_large_are_refused() {
     let small = |n: usize| service(&format!("s{n}"), &json!({"selector": {"app": "cart"}}));
-    let (client, _) = served(Value::Null, (0..100).map(small).collect(), 1_000_000).await;
+    let (client, _) = served(String::new(), (0..100).map(small).collect(), 1_000_000).await;
     let room = Room::default();
     let Err(error) = services((&room, &client), "shop").await.unwrap() else { panic!("they are read") };
     let told = error.to_string();
@@ -126,7 +126,7 @@ async fn t03_services_that_are_too_many_or_too_large_are_refused() {
 
     let selector: serde_json::Map<String, Value> = (0..20_000).map(|n| (format!("k{n}"), json!(""))).collect();
     let large = |n: usize| service(&format!("s{n}"), &json!({"selector": selector}));
-    let (client, _) = served(Value::Null, (0..30).map(large).collect(), 0).await;
+    let (client, _) = served(String::new(), (0..30).map(large).collect(), 0).await;
     let Err(error) = services((&room, &client), "shop").await.unwrap() else { panic!("they are kept") };
     assert!(error.to_string().contains("4 MiB"), "{error}");
 }
