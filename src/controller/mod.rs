@@ -6,6 +6,7 @@ pub mod events;
 pub mod fork;
 pub mod fork_outputs;
 mod forks;
+mod heavy;
 mod history;
 mod kept;
 mod leftovers;
@@ -61,6 +62,7 @@ pub struct Context {
     turns: turns::Turns,
     room: forks::Room,
     pauses: pauses::Pauses,
+    heavy: heavy::Heavy,
     salt: fork_outputs::Salt,
 }
 
@@ -74,7 +76,7 @@ impl Context {
     ) -> Arc<Self> {
         let client = engine.client().clone();
         let recorder = events::Recorder::new(client.clone(), engine.replicas.own().pod.clone());
-        let (sightings, turns, room, pauses, salt) = Default::default();
+        let (sightings, turns, room, pauses, heavy, salt) = Default::default();
         Arc::new(Self {
             client,
             engine,
@@ -87,6 +89,7 @@ impl Context {
             turns,
             room,
             pauses,
+            heavy,
             salt,
         })
     }

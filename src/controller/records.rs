@@ -1,5 +1,6 @@
 //! Reconciles the record of a sandbox that is gone: its last phases run, then the record goes too.
 
+use super::heavy::NO_ROOM;
 use super::kept::{KeptRecord, KeptSandbox};
 use super::{Context, ControllerError, RETRY_AFTER, RecordStore, alone, forks, post, sandboxes_in, sweep, unseen};
 use crate::api::{Phase, PhaseRunSpec, RunState, SandboxRecord, SandboxRecordSpec, TargetRef, labels, origin};
@@ -23,6 +24,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(500);
 /// What is said of a record that is not of this cluster.
 const INERT: &str = "Sluice did not write this record in this cluster: it was restored from a backup, or created by hand. \
     Nothing is done for it. Delete it when you do not need it any more.";
+/// So many snapshots of its sandbox a record mostly has.
+const SNAPSHOTS: usize = 2;
 /// Reconciles at once.
 const CONCURRENCY: u16 = 32;
 
@@ -85,6 +88,7 @@ async fn reconcile_in_turn(record: &KeptRecord, context: &Context) -> Result<Act
     if uid_of(context, &record.spec.target).await? == record.spec.target.uid {
         return Ok(Action::await_change());
     }
+    let Some(_place) = context.heavy.place(record.weight() / SNAPSHOTS) else { return Ok(Action::requeue(NO_ROOM)) };
     if !record.is_own() {
         let records: Api<SandboxRecord> = Api::all(context.client.clone());
         let found =
