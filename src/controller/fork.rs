@@ -9,15 +9,22 @@ mod readiness;
 
 pub use readiness::readiness;
 
+use super::kept::KeptService;
 use crate::api::{Fork, Patch, labels};
 use crate::plan::patch::PatchError;
-use crate::plan::{bounds, patch, references};
+use crate::plan::{bounds, cost, patch, references};
 use customize::customize;
 use serde_json::{Map, Value, json};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Services that may lead to one baseline: each is an object of the fork's, written at every look.
 const MOST_SERVICES: usize = 64;
+/// What a baseline's spec may take in memory, in bytes. A variable takes 1 KiB of it, so this is ten thousand of them: no
+/// workload that anybody runs has a tenth. A fork of it takes up to four times that while it is put together.
+pub const MOST_OF_BASELINE: usize = 10 * MIB;
+/// What the ports of all Services of a fork may take in memory, in bytes: three thousand of them.
+const MOST_OF_PORTS: usize = 4 * MIB;
+pub(super) const MIB: usize = 1024 * 1024;
 
 /// The sandbox that a fork belongs to.
 #[derive(Clone, Copy, Debug)]
@@ -53,6 +60,16 @@ pub enum ForkError {
         "forkOf.name: {count} Services lead to the workload, and at most {MOST_SERVICES} are forked with it: fork one that fewer lead to"
     )]
     Services { count: usize },
+    #[error(
+        "forkOf.name: the spec of Deployment {name:?} would take {} MiB in memory, and a fork is made of at most {} MiB: it has more list items and fields than a fork can have; take out what it does not need, or fork another", .cost.div_ceil(MIB), MOST_OF_BASELINE / MIB)]
+    Baseline { name: String, cost: usize },
+    #[error(
+        "forkOf.name: the ports of the Services that lead to the workload would take {} MiB in memory, and a fork has at most {} MiB of them: give these Services fewer ports", .cost.div_ceil(MIB), MOST_OF_PORTS / MIB)]
+    Ports { cost: usize },
+    #[error(
+        "forkOf.name: the Services of namespace {namespace:?} are more than Sluice looks through to find those that lead to the workload ({most}): delete those that nobody needs, or their annotations"
+    )]
+    TooManyServices { namespace: String, most: String },
     #[error("it cannot be put together: this is a fault of Sluice's, see its log; change the fork's customizations")]
     Broken,
 }
@@ -65,38 +82,48 @@ pub fn name(baseline: &str, owner: Owner<'_>) -> String {
     labels::name(&format!("{baseline}-{}", owner.name), 63)
 }
 
-/// The objects of a fork, to be applied.
+/// The objects of a fork, to be applied. `spec` is the baseline's.
 pub fn objects(
     owner: Owner<'_>,
     fork: &Fork,
-    baseline: &Value,
-    services: &[Value],
+    spec: Value,
+    services: &[KeptService],
     key: &OutputKey<'_>,
 ) -> Result<Vec<Value>, ForkError> {
-    let pod_labels = baseline["spec"]["template"]["metadata"]["labels"].as_object().cloned().unwrap_or_default();
-    let leading: Vec<&Value> = services.iter().filter(|service| selects(service, &pod_labels)).collect();
+    let pod_labels = spec["template"]["metadata"]["labels"].as_object().cloned().unwrap_or_default();
+    let leading: Vec<(&KeptService, Selector)> =
+        services.iter().filter_map(|service| Some((service, leads(service, &pod_labels)?))).collect();
     if leading.len() > MOST_SERVICES {
         return Err(ForkError::Services { count: leading.len() });
     }
-    let mut selected: BTreeSet<&str> = baseline["spec"]["selector"]["matchLabels"]
-        .as_object()
-        .into_iter()
-        .flatten()
-        .map(|(k, _)| k.as_str())
-        .collect();
-    for service in &leading {
-        selected.extend(service["spec"]["selector"].as_object().into_iter().flatten().map(|(k, _)| k.as_str()));
+    let cost = leading.iter().filter_map(|(service, _)| service.spec.ports.as_ref());
+    let cost = cost.map(|ports| cost::of(ports.get().as_bytes()).objects).sum();
+    if cost > MOST_OF_PORTS {
+        return Err(ForkError::Ports { cost });
     }
-    let mut all = vec![deployment(owner, fork, baseline, &pod_labels, &selected, key)?];
-    all.extend(leading.into_iter().map(|service| self::service(owner, fork, service)));
+    let own = spec["selector"]["matchLabels"].as_object().into_iter().flatten().map(|(key, _)| key.clone());
+    let mut selected: BTreeSet<String> = own.collect();
+    let mut made = Vec::new();
+    for (service, selector) in leading {
+        selected.extend(selector.into_keys());
+        made.push(self::service(owner, fork, service));
+    }
+    let mut all = vec![deployment(owner, fork, spec, &pod_labels, &selected, key)?];
+    all.append(&mut made);
     Ok(all)
 }
 
-fn selects(service: &Value, pod_labels: &Map<String, Value>) -> bool {
-    let selector = service["spec"]["selector"].as_object();
+type Selector = BTreeMap<String, String>;
+
+/// The selector of a Service that leads to pods with these labels.
+fn leads(service: &KeptService, pod_labels: &Map<String, Value>) -> Option<Selector> {
     // What was forked for a sandbox is nobody's baseline.
-    let forked = service["metadata"]["labels"][labels::SANDBOX_UID].is_string();
-    !forked && selector.is_some_and(|s| !s.is_empty() && s.iter().all(|(k, v)| pod_labels.get(k) == Some(v)))
+    if service.metadata.labels.is_some() {
+        return None;
+    }
+    let selector: Selector = serde_json::from_str(service.spec.selector.as_ref()?.get()).ok()?;
+    let leads = selector.iter().all(|(key, value)| pod_labels.get(key).and_then(Value::as_str) == Some(value));
+    (leads && !selector.is_empty()).then_some(selector)
 }
 
 fn own_labels(owner: Owner<'_>, fork: &Fork) -> Value {
@@ -121,18 +148,19 @@ fn owner_reference(owner: Owner<'_>) -> Value {
 fn deployment(
     owner: Owner<'_>,
     fork: &Fork,
-    baseline: &Value,
+    mut spec: Value,
     pod_labels: &Map<String, Value>,
-    selected: &BTreeSet<&str>,
+    selected: &BTreeSet<String>,
     key: &OutputKey<'_>,
 ) -> Result<Value, ForkError> {
-    let mut spec = baseline["spec"].clone();
+    let patch = fork.customizations.as_ref().and_then(|c| c.patch.as_ref());
+    let baseline = patch.map(|_| spec["template"].clone());
     spec["replicas"] = json!(1);
     spec["selector"] = json!({"matchLabels": selector(owner, fork)});
     let mut template_labels = Map::new();
     for (label, value) in pod_labels {
         let value = match value.as_str() {
-            Some(text) if selected.contains(label.as_str()) => {
+            Some(text) if selected.contains(label) => {
                 json!(labels::value(&format!("{text}-{}", owner.name)))
             }
             _ => value.clone(),
@@ -144,7 +172,7 @@ fn deployment(
     }
     // What a patch must not bring back: the baseline's Services would lead to the fork.
     let own = own_labels(owner, fork);
-    let is_kept = |label: &String| selected.contains(label.as_str()) || own.get(label).is_some();
+    let is_kept = |label: &String| selected.contains(label) || own.get(label).is_some();
     let kept: Vec<(String, Value)> =
         template_labels.iter().filter(|(label, _)| is_kept(label)).map(|(l, v)| (l.clone(), v.clone())).collect();
     spec["template"]["metadata"]["labels"] = Value::Object(template_labels);
@@ -153,9 +181,10 @@ fn deployment(
     }
     customize(&mut spec["template"]["spec"], owner, fork, key)?;
     let mut deployment = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {}, "spec": spec});
-    if let Some(patch) = fork.customizations.as_ref().and_then(|c| c.patch.as_ref()) {
+    if let (Some(patch), Some(baseline)) = (patch, baseline) {
         patched(&mut deployment, patch)?;
-        all_named(&deployment, fork, baseline, owner)?;
+        all_named(&deployment["spec"]["template"], fork, &baseline, owner)?;
+        drop(baseline);
         deployment["spec"]["selector"] = json!({"matchLabels": selector(owner, fork)});
         for (label, value) in kept {
             deployment["spec"]["template"]["metadata"]["labels"][&label] = value;
@@ -167,7 +196,7 @@ fn deployment(
         "name": name(&fork.fork_of.name, owner),
         "namespace": owner.namespace,
         "labels": own_labels(owner, fork),
-        "annotations": deployment["metadata"]["annotations"].clone(),
+        "annotations": deployment["metadata"]["annotations"].take(),
         "ownerReferences": owner_reference(owner),
     });
     if deployment["metadata"]["annotations"].is_null()
@@ -178,20 +207,14 @@ fn deployment(
     Ok(deployment)
 }
 
-fn service(owner: Owner<'_>, fork: &Fork, baseline: &Value) -> Value {
-    let ports: Vec<Value> = baseline["spec"]["ports"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .map(|port| {
-            let mut port = port.clone();
-            if let Some(port) = port.as_object_mut() {
-                port.remove("nodePort");
-            }
-            port
-        })
-        .collect();
-    let headless = baseline["spec"]["clusterIP"] == json!("None");
+fn service(owner: Owner<'_>, fork: &Fork, baseline: &KeptService) -> Value {
+    let ports = baseline.spec.ports.as_ref().map(|ports| serde_json::from_str(ports.get()));
+    // The API server has given them, so they can be read.
+    let mut ports: Vec<Value> = ports.and_then(Result::ok).unwrap_or_default();
+    for port in ports.iter_mut().filter_map(Value::as_object_mut) {
+        port.remove("nodePort");
+    }
+    let headless = baseline.spec.cluster_ip.as_deref() == Some("None");
     let mut spec = json!({"ports": ports, "selector": selector(owner, fork), "type": "ClusterIP"});
     if headless {
         spec["clusterIP"] = json!("None");
@@ -200,7 +223,7 @@ fn service(owner: Owner<'_>, fork: &Fork, baseline: &Value) -> Value {
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": {
-            "name": name(baseline["metadata"]["name"].as_str().unwrap_or_default(), owner),
+            "name": name(baseline.metadata.name.as_deref().unwrap_or_default(), owner),
             "namespace": owner.namespace,
             "labels": own_labels(owner, fork),
             "ownerReferences": owner_reference(owner),
@@ -219,10 +242,9 @@ fn patched(deployment: &mut Value, patch: &Patch) -> Result<(), ForkError> {
 }
 
 /// What a patch leaves refers to nothing that its author was not asked about.
-fn all_named(deployment: &Value, fork: &Fork, baseline: &Value, owner: Owner<'_>) -> Result<(), ForkError> {
+fn all_named(template: &Value, fork: &Fork, baseline: &Value, owner: Owner<'_>) -> Result<(), ForkError> {
     let named = references::named(&serde_json::to_value(fork).unwrap_or_default());
-    let template = |of: &Value| of["spec"]["template"].clone();
-    match references::unnamed(&template(deployment), &template(baseline), &named, owner.outputs) {
+    match references::unnamed(template, baseline, &named, owner.outputs) {
         None => Ok(()),
         Some((kind, name)) => Err(ForkError::Unnamed { kind: kind.name(), name }),
     }

@@ -1,17 +1,24 @@
 //! Makes the forks of a sandbox real: writes what should be there, deletes what should not, tells whether it runs.
 
+mod left;
+mod room;
+mod write;
+
+pub use left::are_gone;
+pub use room::Room;
+
 use super::fork::{self, ForkError, Owner};
+use super::kept::{KeptFork, KeptService};
 use super::{Context, ControllerError, fork_outputs};
-use crate::api::{Fork, ForkedKind, SandboxSpec, TargetRef, labels};
+use crate::api::{Fork, ForkedKind, SandboxSpec};
 use crate::plan::{message, runs};
-use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::{Pod, Service};
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PropagationPolicy};
-use kube::{Api, Resource, ResourceExt};
-use serde::de::DeserializeOwned;
+use kube::Api;
+use room::Services;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use tokio::sync::OwnedSemaphorePermit;
+use write::write;
 
 /// What became of a sandbox's forks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,14 +48,17 @@ pub async fn reconcile(context: &Context, object: &Value, routing_key: &str) -> 
     }
     let secret = fork_outputs::keep(context, &target, &spec, object).await?;
     let owner = Owner { name: &target.name, uid: &uid, namespace: &target.namespace, routing_key, outputs: &secret };
-    let deployments: Api<Deployment> = Api::namespaced(context.client.clone(), &target.namespace);
-    let services: Api<Service> = Api::namespaced(context.client.clone(), &target.namespace);
-    let ours = ListParams::default().labels(&format!("{}={uid}", labels::SANDBOX_UID));
+    let deployments: Api<KeptFork> = Api::namespaced(context.client.clone(), &target.namespace);
+    let services: Api<KeptService> = Api::namespaced(context.client.clone(), &target.namespace);
 
     let mut seen = Seen::default();
-    let known_services = Arc::new(if spec.forks.is_empty() { Vec::new() } else { list_services(&services).await? });
+    let known_services = if spec.forks.is_empty() {
+        Ok(Arc::default())
+    } else {
+        room::services((&context.room, &context.client), &target.namespace).await?
+    };
     for (index, fork) in spec.forks.iter().enumerate() {
-        let made = match objects(context, object, owner, fork, &deployments, &known_services).await {
+        let made = match objects(context, object, owner, fork, known_services.clone()).await {
             Ok(made) => made,
             // The others are made all the same.
             Err(error) => {
@@ -57,9 +67,9 @@ pub async fn reconcile(context: &Context, object: &Value, routing_key: &str) -> 
             }
         };
         match made {
-            Ok(objects) => {
+            Ok((objects, _room)) => {
                 for object in objects {
-                    seen.write(index, &uid, &object, &deployments, &services).await;
+                    seen.write(index, &uid, object, &deployments, &services).await;
                 }
             }
             Err(error) => {
@@ -74,13 +84,17 @@ pub async fn reconcile(context: &Context, object: &Value, routing_key: &str) -> 
     if let Some(error) = seen.failed {
         return Err(error);
     }
-    prune(&deployments, &services, &ours, &seen.wanted).await?;
+    drop(known_services);
+    left::prune(context, &target.namespace, &uid, &seen.wanted).await?;
     Ok(match (seen.invalid, seen.waits) {
         (Some(why), _) => Forks::Invalid(why),
         (None, Some(what)) => Forks::Progressing(what),
         (None, None) => Forks::Ready,
     })
 }
+
+/// The objects of a fork, and room for them for as long as they are there.
+type Made = (Vec<Value>, Option<OwnedSemaphorePermit>);
 
 /// What has come of a sandbox's forks so far.
 #[derive(Default)]
@@ -97,20 +111,20 @@ impl Seen {
         &mut self,
         index: usize,
         uid: &str,
-        object: &Value,
-        deployments: &Api<Deployment>,
-        services: &Api<Service>,
+        mut object: Value,
+        deployments: &Api<KeptFork>,
+        services: &Api<KeptService>,
     ) {
         let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
         let kind = object["kind"].as_str().unwrap_or_default().to_owned();
         let written = if kind == "Deployment" {
-            let written = write(deployments, uid, object).await;
+            let written = write(deployments, uid, &mut object).await;
             if let Ok(Ok(fork)) = &written {
                 self.waits = self.waits.take().or(fork::readiness(fork).err());
             }
             written.map(|written| written.map(|_| ()))
         } else {
-            write(services, uid, object).await.map(|written| written.map(|_| ()))
+            write(services, uid, &mut object).await.map(|written| written.map(|_| ()))
         };
         self.wanted.insert((kind, name));
         match written {
@@ -126,69 +140,31 @@ impl Seen {
     }
 }
 
-/// Writes one object of a fork; tells why it cannot be where another's stands in its place, or the API server refuses
-/// it.
-async fn write<K>(api: &Api<K>, uid: &str, object: &Value) -> Result<Result<K, String>, ControllerError>
-where
-    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
-{
-    let name = object["metadata"]["name"].as_str().unwrap_or_default();
-    let kind = K::kind(&());
-    let found = api.get_metadata_opt(name).await.map_err(ControllerError::api("read what stands in a fork's place"))?;
-    if found.is_some_and(|found| found.labels().get(labels::SANDBOX_UID).is_none_or(|owner| owner != uid)) {
-        return Ok(Err(format!(
-            "{kind} {name} exists already and is not this sandbox's: delete it, or give the sandbox another name"
-        )));
-    }
-    match api.patch(name, &PatchParams::apply(labels::MANAGER).force(), &Patch::Apply(object)).await {
-        Ok(written) => Ok(Ok(written)),
-        Err(kube::Error::Api(status)) if is_about_the_object(status.code, &status.message) => {
-            Ok(Err(format!("{kind} {name} was refused: {}", status.message)))
-        }
-        Err(error) => Err(ControllerError::api("write what a fork consists of")(error)),
-    }
-}
-
-/// Whether an answer says something of the object that was sent, rather than of the moment. What does not fit its kind is
-/// answered with 500 where it is applied.
-fn is_about_the_object(code: u16, message: &str) -> bool {
-    matches!(code, 400 | 403 | 413 | 422) || (code == 500 && message.contains("typed patch object"))
-}
-
-async fn list_services(services: &Api<Service>) -> Result<Vec<Value>, ControllerError> {
-    let list = services.list(&ListParams::default()).await.map_err(ControllerError::api("list Services"))?;
-    list.items.into_iter().map(|s| serde_json::to_value(s).map_err(ControllerError::shape("a Service"))).collect()
-}
-
-/// The objects of a fork. They are put together apart from all other work: it takes a while for a large baseline.
+/// The objects of a fork, and the room that they take. They are put together apart from all other work: it takes a while
+/// for a large baseline.
 async fn objects(
     context: &Context,
     sandbox: &Value,
     owner: Owner<'_>,
     fork: &Fork,
-    deployments: &Api<Deployment>,
-    services: &Arc<Vec<Value>>,
-) -> Result<Result<Vec<Value>, ForkError>, ControllerError> {
+    services: Result<Arc<Services>, ForkError>,
+) -> Result<Result<Made, ForkError>, ControllerError> {
     let ForkedKind::Deployment = fork.fork_of.kind;
-    let found =
-        deployments.get_opt(&fork.fork_of.name).await.map_err(ControllerError::api("read a fork's baseline"))?;
-    let Some(baseline) = found else {
-        return Ok(Err(ForkError::NoBaseline {
-            kind: "Deployment".to_owned(),
-            name: fork.fork_of.name.clone(),
-            namespace: owner.namespace.to_owned(),
-        }));
+    let found = room::baseline((&context.room, &context.client), owner.namespace, &fork.fork_of.name).await?;
+    let (baseline, services) = match (found, services) {
+        (Ok(baseline), Ok(services)) => (baseline, services),
+        (Err(error), _) | (_, Err(error)) => return Ok(Err(error)),
     };
-    let baseline = serde_json::to_value(baseline).map_err(ControllerError::shape("a Deployment"))?;
     let keys = output_keys(context, sandbox, fork);
     let [name, uid, namespace, routing_key, outputs] =
         [owner.name, owner.uid, owner.namespace, owner.routing_key, owner.outputs].map(str::to_owned);
-    let (fork, services) = (fork.clone(), services.clone());
+    let fork = fork.clone();
     let work = move || {
         let (routing_key, outputs) = (&routing_key, &outputs);
         let owner = Owner { name: &name, uid: &uid, namespace: &namespace, routing_key, outputs };
         let key = |resource: &str, key: &str| keys.get(&(resource.to_owned(), key.to_owned())).cloned();
-        fork::objects(owner, &fork, &baseline, &services, &key)
+        let made = fork::objects(owner, &fork, baseline.spec, &services.all, &key)?;
+        Ok((made, baseline.room))
     };
     Ok(tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| {
         tracing::error!(namespace = owner.namespace, name = owner.name, %error, "a fork could not be put together");
@@ -206,51 +182,4 @@ fn output_keys(context: &Context, sandbox: &Value, fork: &Fork) -> BTreeMap<(Str
             Some(((output.name.clone(), output.output_key.clone()), key))
         })
         .collect()
-}
-
-async fn prune(
-    deployments: &Api<Deployment>,
-    services: &Api<Service>,
-    ours: &ListParams,
-    wanted: &BTreeSet<(String, String)>,
-) -> Result<(), ControllerError> {
-    let background =
-        DeleteParams { propagation_policy: Some(PropagationPolicy::Background), ..DeleteParams::default() };
-    let is_wanted = |kind: &str, name: String| wanted.contains(&(kind.to_owned(), name));
-    for found in deployments.list_metadata(ours).await.map_err(ControllerError::api("list forks"))? {
-        if !is_wanted("Deployment", found.name_any()) {
-            let deleted = deployments.delete(&found.name_any(), &background).await;
-            gone_is_fine(deleted.map(|_| ())).map_err(ControllerError::api("delete a fork"))?;
-        }
-    }
-    for found in services.list_metadata(ours).await.map_err(ControllerError::api("list forks' Services"))? {
-        if !is_wanted("Service", found.name_any()) {
-            let deleted = services.delete(&found.name_any(), &background).await;
-            gone_is_fine(deleted.map(|_| ())).map_err(ControllerError::api("delete a fork's Service"))?;
-        }
-    }
-    Ok(())
-}
-
-fn gone_is_fine(result: Result<(), kube::Error>) -> Result<(), kube::Error> {
-    match result {
-        Err(error) if crate::engine::is_status(&error, 404) => Ok(()),
-        other => other,
-    }
-}
-
-/// Deletes what is left of a gone sandbox's forks; tells whether nothing is, its pods included.
-pub async fn are_gone(context: &Context, target: &TargetRef) -> Result<bool, ControllerError> {
-    let uid = target.uid.as_deref().unwrap_or_default();
-    let ours = ListParams::default().labels(&format!("{}={uid}", labels::SANDBOX_UID));
-    let deployments: Api<Deployment> = Api::namespaced(context.client.clone(), &target.namespace);
-    let services: Api<Service> = Api::namespaced(context.client.clone(), &target.namespace);
-    prune(&deployments, &services, &ours, &BTreeSet::new()).await?;
-    let left = deployments.list_metadata(&ours).await.map_err(ControllerError::api("list forks"))?;
-    if !left.items.is_empty() {
-        return Ok(false);
-    }
-    let pods: Api<Pod> = Api::namespaced(context.client.clone(), &target.namespace);
-    let left = pods.list_metadata(&ours).await.map_err(ControllerError::api("list the pods of forks"))?;
-    Ok(left.items.is_empty())
 }

@@ -2,12 +2,13 @@
 
 use super::{Context, ControllerError};
 use crate::api::labels;
+use crate::client::lists::Pages;
 use crate::engine::index::RunEntry;
 use crate::engine::{delete_pod, is_of, life};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::Timestamp;
+use kube::Api;
 use kube::api::ListParams;
-use kube::{Api, ResourceExt};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,15 +26,18 @@ pub async fn sweep(context: &Context) -> Result<(), ControllerError> {
 async fn sweep_in(context: &Context, namespace: &str) -> Result<(), ControllerError> {
     let pods: Api<Pod> = Api::namespaced(context.client.clone(), namespace);
     let of_runs = ListParams::default().labels(labels::RUN);
-    let found = pods.list_metadata(&of_runs).await.map_err(ControllerError::api("list the pods of runs"))?;
-    for pod in found.iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()) {
-        let owners = pod.metadata.owner_references.iter().flatten();
-        let is_its = |run: &Arc<RunEntry>| is_of(&pod.metadata, &run.name, &run.id);
-        let run = owners.filter_map(|owner| context.engine.index.get(&owner.name)).find(is_its);
-        let Some(run) = run.filter(|run| is_left(run, Timestamp::now())) else { continue };
-        tracing::info!(pod = pod.name_any(), run = run.name, "deleting a pod that an ended run has left");
-        let deleted = delete_pod(&pods, &pod.name_any()).await;
-        deleted.map_err(ControllerError::api("delete a pod that an ended run has left"))?;
+    let mut pages = Pages::of(of_runs);
+    while let Some(found) = pages.metadata(&pods).await.map_err(ControllerError::api("list the pods of runs"))? {
+        for pod in found.iter().filter(|pod| pod.deletion_timestamp.is_none()) {
+            let owners = pod.owner_references.iter().flatten();
+            let is_its = |run: &Arc<RunEntry>| is_of(pod, &run.name, &run.id);
+            let run = owners.filter_map(|owner| context.engine.index.get(&owner.name)).find(is_its);
+            let Some(run) = run.filter(|run| is_left(run, Timestamp::now())) else { continue };
+            let name = pod.name.as_deref().unwrap_or_default();
+            tracing::info!(pod = name, run = run.name, "deleting a pod that an ended run has left");
+            let deleted = delete_pod(&pods, name).await;
+            deleted.map_err(ControllerError::api("delete a pod that an ended run has left"))?;
+        }
     }
     Ok(())
 }

@@ -6,9 +6,11 @@ pub mod events;
 pub mod fork;
 pub mod fork_outputs;
 mod forks;
+mod heavy;
 mod history;
 mod kept;
 mod leftovers;
+mod pauses;
 mod post;
 mod recorded;
 mod records;
@@ -58,6 +60,9 @@ pub struct Context {
     pub sealer: Arc<Sealer>,
     sightings: sightings::Sightings,
     turns: turns::Turns,
+    room: forks::Room,
+    pauses: pauses::Pauses,
+    heavy: heavy::Heavy,
     salt: fork_outputs::Salt,
 }
 
@@ -71,7 +76,7 @@ impl Context {
     ) -> Arc<Self> {
         let client = engine.client().clone();
         let recorder = events::Recorder::new(client.clone(), engine.replicas.own().pod.clone());
-        let (sightings, turns, salt) = Default::default();
+        let (sightings, turns, room, pauses, heavy, salt) = Default::default();
         Arc::new(Self {
             client,
             engine,
@@ -82,6 +87,9 @@ impl Context {
             sealer,
             sightings,
             turns,
+            room,
+            pauses,
+            heavy,
             salt,
         })
     }

@@ -1,8 +1,10 @@
 //! The record of a sandbox that is there: made when the sandbox is seen first, and brought up to date with what is stored.
 
 use super::{Context, ControllerError, post, records, unseen};
-use crate::api::{Phase, PhaseRun, PhaseRunSpec, SandboxRecord, SandboxRecordSpec, TargetRef, labels, origin};
+use crate::api::{Phase, PhaseRunSpec, SandboxRecord, SandboxRecordSpec, TargetRef, labels, origin};
 use crate::certs::webhook_spec;
+use crate::client::lists::Pages;
+use crate::engine::WatchedRun;
 use crate::plan::runs;
 use crate::webhook::hold::new_routing_key;
 use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
@@ -35,9 +37,12 @@ pub(super) async fn record(
     if runs.is_empty() {
         // The watch of runs may be behind that of sandboxes, and what a run chose must not be chosen again.
         let named = ListParams::default().labels(&labels::selector(&target.namespace, &target.name));
-        let found = Api::<PhaseRun>::all(context.client.clone()).list(&named).await;
-        for run in found.map_err(ControllerError::api("list the runs of a sandbox"))? {
-            context.engine.index.observe(&run);
+        let api: Api<WatchedRun> = Api::all(context.client.clone());
+        let mut pages = Pages::of(named);
+        while let Some(found) = pages.objects(&api).await.map_err(ControllerError::api("list the runs of a sandbox"))? {
+            for run in found {
+                context.engine.index.observe_entry(run.entry);
+            }
         }
         runs = context.engine.index.of_target(target);
     }

@@ -1,13 +1,12 @@
 //! Reconciles the record of a sandbox that is gone: its last phases run, then the record goes too.
 
+use super::heavy::NO_ROOM;
 use super::kept::{KeptRecord, KeptSandbox};
 use super::{Context, ControllerError, RETRY_AFTER, RecordStore, alone, forks, post, sandboxes_in, sweep, unseen};
-use crate::api::{
-    Phase, PhaseRun, PhaseRunSpec, RunState, SandboxRecord, SandboxRecordSpec, TargetRef, labels, origin,
-};
-use crate::engine::all;
+use crate::api::{Phase, PhaseRunSpec, RunState, SandboxRecord, SandboxRecordSpec, TargetRef, labels, origin};
 use crate::engine::index::RunEntry;
 use crate::engine::outputs;
+use crate::engine::{WatchedRun, all};
 use crate::plan::message::with_causes;
 use crate::webhook::hold::new_routing_key;
 use futures::StreamExt;
@@ -20,11 +19,13 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How often the pods of a gone sandbox's forks are looked for.
-const LOOK_FOR_PODS: Duration = Duration::from_millis(500);
+/// How often it is looked whether what is at work for a gone sandbox has ended.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
 /// What is said of a record that is not of this cluster.
 const INERT: &str = "Sluice did not write this record in this cluster: it was restored from a backup, or created by hand. \
     Nothing is done for it. Delete it when you do not need it any more.";
+/// So many snapshots of its sandbox a record mostly has.
+const SNAPSHOTS: usize = 2;
 /// Reconciles at once.
 const CONCURRENCY: u16 = 32;
 
@@ -32,7 +33,7 @@ const CONCURRENCY: u16 = 32;
 pub fn controller(context: Arc<Context>) -> (impl Future<Output = ()>, RecordStore) {
     let records: Api<KeptRecord> = Api::all(context.client.clone());
     let targets: Api<KeptSandbox> = Api::all(context.client.clone());
-    let runs: Api<PhaseRun> = Api::all(context.client.clone());
+    let runs: Api<WatchedRun> = Api::all(context.client.clone());
     let engine = context.engine.clone();
     let seeing = context.clone();
     let controller = Controller::new(records, all())
@@ -41,9 +42,10 @@ pub fn controller(context: Arc<Context>) -> (impl Future<Output = ()>, RecordSto
             seeing.sightings.see(&target);
             target.uid().map(|uid| ObjectRef::<KeptRecord>::new(&uid))
         })
-        .watches(runs, all(), move |run: PhaseRun| {
-            engine.index.observe(&run);
-            run.spec.target.uid.as_deref().map(ObjectRef::<KeptRecord>::new)
+        .watches(runs, all(), move |run: WatchedRun| {
+            let target = run.entry.target.clone();
+            engine.index.observe_entry(run.entry);
+            target.uid.as_deref().map(ObjectRef::<KeptRecord>::new)
         });
     let store = controller.store();
     let work = controller.run(reconcile, on_error, context).for_each(|result| async {
@@ -86,6 +88,7 @@ async fn reconcile_in_turn(record: &KeptRecord, context: &Context) -> Result<Act
     if uid_of(context, &record.spec.target).await? == record.spec.target.uid {
         return Ok(Action::await_change());
     }
+    let Some(_place) = context.heavy.place(record.weight() / SNAPSHOTS) else { return Ok(Action::requeue(NO_ROOM)) };
     if !record.is_own() {
         let records: Api<SandboxRecord> = Api::all(context.client.clone());
         let found =
@@ -103,11 +106,13 @@ async fn reconcile_in_turn(record: &KeptRecord, context: &Context) -> Result<Act
     if let Some(run) = open.filter(|run| !is_owed(&run.key)) {
         // A phase that was begun before the deletion ends before what follows it begins.
         context.engine.adopt(&run).await?;
-        return Ok(Action::requeue(LOOK_FOR_PODS));
+        return Ok(Action::requeue(LOOK_AGAIN));
     }
+    let uid = target.uid.as_deref().unwrap_or_default();
     if !forks::are_gone(context, &target).await? {
-        return Ok(Action::requeue(LOOK_FOR_PODS));
+        return Ok(Action::requeue(context.pauses.next(uid)));
     }
+    context.pauses.end(uid);
     let records: Api<SandboxRecord> = Api::all(context.client.clone());
     let name = record.name_any();
     let Some(mut record) = records.get_opt(&name).await.map_err(ControllerError::api("read a sandbox's record"))?
@@ -116,7 +121,7 @@ async fn reconcile_in_turn(record: &KeptRecord, context: &Context) -> Result<Act
     };
     let is_planned = record.spec.owed.as_ref().is_some_and(|owed| owed.deletion);
     if !is_planned && !unseen::take_in(context, &mut record.spec, i64::MAX).await? {
-        return Ok(Action::requeue(LOOK_FOR_PODS));
+        return Ok(Action::requeue(LOOK_AGAIN));
     }
     if record.spec.owed.as_ref().is_some_and(|owed| !owed.deletion) {
         let has_run = |run: &PhaseRunSpec| {
@@ -126,7 +131,7 @@ async fn reconcile_in_turn(record: &KeptRecord, context: &Context) -> Result<Act
         post::drop_owed(&mut record.spec, has_run);
         post::save(context, &mut record).await?;
         // From now on none of them is begun; one that was being begun this moment is waited for.
-        return Ok(Action::requeue(LOOK_FOR_PODS));
+        return Ok(Action::requeue(LOOK_AGAIN));
     }
     let (progress, after) = post::advance(context, &mut record, true, true).await?;
     if progress != super::status::Progress::Complete {

@@ -11,7 +11,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams};
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -300,17 +300,26 @@ async fn mark_inert(context: &Context) {
     let runs: Api<PhaseRun> = Api::all(context.client.clone());
     for run in context.engine.index.inert().into_iter().filter(|run| run.state != RunState::Inert) {
         tracing::warn!(run = run.name, target = %run.target, "a run is inert: Sluice did not write it in this cluster");
-        let status = json!({"status": {"state": RunState::Inert, "message": INERT}});
+        let status = inert_status(&run);
         match runs.patch_status(&run.name, &PatchParams::default(), &Patch::Merge(&status)).await {
             Ok(marked) => drop(context.engine.index.observe(&marked)),
             Err(error) if crate::engine::is_status(&error, 404) => {
                 context.engine.index.forget_inert(&run.name, Some(&run.id));
             }
+            // It is not any more what was looked at; what it is now is news of its own.
+            Err(error) if crate::engine::is_status(&error, 409) => {}
             Err(error) => {
                 tracing::warn!(run = run.name, error = with_causes(&error), "an inert run could not be marked");
             }
         }
     }
+}
+
+/// What is written into an inert run, as it was looked at and no other: the next of its name, or one that somebody has
+/// begun since, must not be marked.
+fn inert_status(run: &RunEntry) -> Value {
+    let metadata = json!({"uid": run.id, "resourceVersion": run.version.to_string()});
+    json!({"metadata": metadata, "status": {"state": RunState::Inert, "message": INERT}})
 }
 
 async fn tidy(context: &Arc<Context>, sandboxes: &SandboxStore, records: &RecordStore) -> Result<(), ControllerError> {
@@ -334,4 +343,17 @@ async fn tidy(context: &Arc<Context>, sandboxes: &SandboxStore, records: &Record
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn t16_only_the_run_that_was_looked_at_is_marked_as_inert() {
+        let run = RunEntry { name: "r-1".into(), id: "u".into(), version: 7, ..RunEntry::default() };
+        let patch = inert_status(&run);
+        assert_eq!(patch["metadata"], json!({"uid": "u", "resourceVersion": "7"}));
+        assert_eq!(patch["status"]["state"], "Inert");
+    }
 }

@@ -1,22 +1,19 @@
 //! Reconciles a sandbox: its record, its forks, its post-phases and its status.
 
 use super::forks::{self, Forks};
-use super::kept::KeptSandbox;
+use super::heavy::NO_ROOM;
+use super::kept::{KeptFork, KeptSandbox};
 use super::status::{self, Progress};
 use super::{Context, ControllerError, RETRY_AFTER, SandboxStore, alone, post, recorded, sandboxes_in, sweep, unseen};
-use crate::api::{
-    PhaseRun, SandboxRecord, SandboxRecordSpec, SandboxStatus, TargetRef, Ttl, TtlOffset, labels, origin,
-};
-use crate::engine::all;
+use crate::api::{SandboxRecord, SandboxRecordSpec, SandboxStatus, TargetRef, Ttl, TtlOffset, labels, origin};
+use crate::engine::{WatchedRun, all};
 use crate::plan::message::with_causes;
 use crate::plan::runs;
 use futures::StreamExt;
-use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, Preconditions};
 use kube::runtime::controller::{Action, Config, Controller};
 use kube::runtime::reflector::ObjectRef;
-use kube::runtime::watcher;
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 use std::future::Future;
@@ -33,17 +30,17 @@ const CONCURRENCY: u16 = 32;
 /// The controller's work and the store of sandboxes that it keeps.
 pub fn controller(context: Arc<Context>) -> (impl Future<Output = ()>, SandboxStore) {
     let sandboxes: Api<KeptSandbox> = Api::all(context.client.clone());
-    let forks: Api<Deployment> = Api::all(context.client.clone());
-    let runs: Api<PhaseRun> = Api::all(context.client.clone());
-    let of_forks = watcher::Config::default().labels(labels::SANDBOX_UID);
+    let forks: Api<KeptFork> = Api::all(context.client.clone());
+    let runs: Api<WatchedRun> = Api::all(context.client.clone());
+    let of_forks = all().labels(labels::SANDBOX_UID);
     let engine = context.engine.clone();
     let controller = Controller::new(sandboxes, all())
         .with_config(Config::default().concurrency(CONCURRENCY))
         .owns(forks, of_forks)
-        .watches(runs, all(), move |run: PhaseRun| {
+        .watches(runs, all(), move |run: WatchedRun| {
             // Taken in before the reconcile that it causes looks at the index.
-            engine.index.observe(&run);
-            let target = &run.spec.target;
+            let target = run.entry.target.clone();
+            engine.index.observe_entry(run.entry);
             Some(ObjectRef::<KeptSandbox>::new(&target.name).within(&target.namespace))
         });
     let store = controller.store();
@@ -90,6 +87,7 @@ async fn reconcile_in_turn(kept: &KeptSandbox, context: &Context) -> Result<Acti
         // No admission lets one in; it came while none was asked. Its author may be nobody who may read what is there.
         return Ok(Action::await_change());
     }
+    let Some(_place) = context.heavy.place(kept.weight) else { return Ok(Action::requeue(NO_ROOM)) };
     let uid = kept.metadata.uid.as_deref().unwrap_or_default();
     let records: Api<SandboxRecord> = Api::all(context.client.clone());
     // The record first: it never tells of a newer sandbox than the one that is then looked at, and where there is none

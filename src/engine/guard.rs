@@ -5,6 +5,7 @@
 use super::life::{self, Stored};
 use super::{Engine, EngineError};
 use crate::api::{SandboxRecord, TargetRef, labels, origin};
+use crate::client::lists::Pages;
 use crate::engine::index::RunEntry;
 use crate::plan::message::with_causes;
 use k8s_openapi::jiff::Timestamp;
@@ -102,11 +103,18 @@ impl Engine {
             let Some(uid) = last else { return Ok(None) };
             records.get_metadata_opt(uid).await
         };
-        let found = tokio::try_join!(records.list_metadata(&cached), by_uid);
+        let listed = async {
+            let (mut pages, mut all) = (Pages::of(cached), Vec::new());
+            while let Some(found) = pages.metadata(&records).await? {
+                all.extend(found);
+            }
+            Ok(all)
+        };
+        let found = tokio::try_join!(listed, by_uid);
         let (listed, by_uid) = found.map_err(EngineError::api("look for a record of the target's name"))?;
         // One that was restored from a backup stands in nobody's way: the sandbox that comes back has another UID.
         let is_own = |metadata: &ObjectMeta| origin::is_own_record(metadata, false);
-        let mut records = by_uid.iter().chain(&listed.items);
-        Ok(records.any(|record| is_own(&record.metadata)))
+        let mut records = by_uid.iter().map(|record| &record.metadata).chain(&listed);
+        Ok(records.any(is_own))
     }
 }

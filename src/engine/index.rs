@@ -6,7 +6,6 @@ pub use super::entry::{RunEntry, uses};
 use super::life;
 use crate::api::{PhaseRun, RunState, TargetRef};
 use crate::plan::key;
-use kube::ResourceExt;
 use std::borrow::Borrow;
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
@@ -54,7 +53,11 @@ impl Default for RunIndex {
 impl RunIndex {
     /// Takes in a run as it was read. What is older than what is known is passed over.
     pub fn observe(&self, run: &PhaseRun) -> Arc<RunEntry> {
-        let entry = RunEntry::from(run);
+        self.observe_entry(RunEntry::from(run))
+    }
+
+    /// [`Self::observe`], of what is kept of a run.
+    pub fn observe_entry(&self, entry: RunEntry) -> Arc<RunEntry> {
         let entry = {
             let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
             if entries.gone.contains(&entry.id) {
@@ -92,20 +95,20 @@ impl RunIndex {
     }
 
     /// Takes in a run as the watch shows it, so in the order in which runs were written.
-    pub fn observe_watched(&self, run: &PhaseRun) {
-        let known = self.observe(run);
+    pub fn observe_watched(&self, run: RunEntry) {
+        let (name, id) = (run.name.clone(), run.id.clone());
+        let known = self.observe_entry(run);
         // Late news of one that was taken back says nothing of another of that name.
-        if run.metadata.uid.as_ref().is_none_or(|uid| *uid == known.id) {
-            self.mark_watched([run.name_any()]);
+        if id == known.id {
+            self.mark_watched([name]);
         }
     }
 
     /// Takes in that the watch has shown a run's deletion.
-    pub fn forget_watched(&self, run: &PhaseRun) {
-        let name = run.name_any();
-        self.forget_inert(&name, run.metadata.uid.as_deref());
-        if self.get(&name).is_some_and(|known| run.metadata.uid.as_ref().is_none_or(|uid| *uid == known.id)) {
-            self.forget(&name);
+    pub fn forget_watched(&self, run: &RunEntry) {
+        self.forget_inert(&run.name, Some(&run.id));
+        if self.get(&run.name).is_some_and(|known| run.id == known.id) {
+            self.forget(&run.name);
         }
     }
 

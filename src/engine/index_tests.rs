@@ -129,7 +129,7 @@ fn t16_nothing_is_known_of_a_run_that_was_restored_but_that_it_is_there() {
     assert!(index.get("r-1").is_none() && index.latest("k").is_none() && index.open().is_empty());
     assert!(index.unsettled().is_empty() && index.of_name("shop", "x").is_empty());
     assert_eq!(index.inert()[0].name, "r-1");
-    index.forget_watched(&restored("r-1"));
+    index.forget_watched(&RunEntry::from(&restored("r-1")));
     assert!(index.inert().is_empty());
 }
 

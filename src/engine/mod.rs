@@ -32,6 +32,7 @@ mod wait;
 pub mod waiting;
 pub mod warm;
 mod watch;
+mod watched;
 mod whose;
 
 pub use error::{EngineError, is_status};
@@ -41,6 +42,7 @@ pub use pod_template::PodSettings;
 pub use script::delete_pod;
 pub use warm::follow_warm;
 pub use watch::{all, follow_replicas, follow_runs};
+pub use watched::WatchedRun;
 pub use whose::is_of;
 
 use crate::api::{ObjectRef, PhaseRun, PhaseRunSpec, labels, origin};

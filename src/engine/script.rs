@@ -7,6 +7,7 @@ use super::step_pod::StepPod;
 use super::whose::belongs_to;
 use crate::agent::protocol::{RunStep, StepId, StepResult};
 use crate::api::{Isolation, PhaseRun, RunResource, labels};
+use crate::client::lists::Pages;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, ListParams};
 use kube::{Api, Client, ResourceExt};
@@ -105,9 +106,14 @@ pub async fn delete_pods(client: &Client, run: &PhaseRun, settings: &PodSettings
     let of_run = ListParams::default().labels(&format!("{}={}", labels::RUN, labels::value(&run.name_any())));
     for namespace in namespaces {
         let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
-        let listed = pods.list_metadata(&of_run).await.map_err(EngineError::api("list the pods of an ended run"))?;
-        for pod in listed.iter().filter(|pod| belongs_to(&pod.metadata, run)) {
-            delete_pod(&pods, &pod.name_any()).await.map_err(EngineError::api("delete a pod of an ended run"))?;
+        let mut pages = Pages::of(of_run.clone());
+        while let Some(listed) =
+            pages.metadata(&pods).await.map_err(EngineError::api("list the pods of an ended run"))?
+        {
+            for pod in listed.iter().filter(|pod| belongs_to(pod, run)) {
+                let name = pod.name.as_deref().unwrap_or_default();
+                delete_pod(&pods, name).await.map_err(EngineError::api("delete a pod of an ended run"))?;
+            }
         }
     }
     Ok(())

@@ -10,6 +10,7 @@ use super::whose::{belongs_to, number};
 use crate::agent::client::SessionError;
 use crate::agent::protocol::{RunStep, StepResult};
 use crate::api::{PhaseRun, RunResource, Step, labels};
+use crate::client::lists::Pages;
 use crate::plan::message::with_causes;
 use crate::plan::pod::{self, PodState};
 use futures::{StreamExt, TryStreamExt};
@@ -312,10 +313,15 @@ impl StepPod {
             return Ok(None);
         }
         let of_run = ListParams::default().labels(&format!("{}={}", labels::RUN, labels::value(&self.run.name_any())));
-        let found = self.pods.list_metadata(&of_run).await;
-        let found = found.map_err(StepError::api("the step's pods could not be listed"))?;
-        let own = found.iter().filter(|pod| belongs_to(&pod.metadata, &self.run));
-        Ok(own.filter_map(|pod| Some((number(&pod.metadata, &self.part)?, pod.name_any()))).max())
+        let mut newest = None;
+        let mut pages = Pages::of(of_run);
+        while let Some(found) =
+            pages.metadata(&self.pods).await.map_err(StepError::api("the step's pods could not be listed"))?
+        {
+            let own = found.into_iter().filter(|pod| belongs_to(pod, &self.run));
+            newest = newest.max(own.filter_map(|pod| Some((number(&pod, &self.part)?, pod.name?))).max());
+        }
+        Ok(newest)
     }
 
     /// Makes the pod; tells whether it was there already.

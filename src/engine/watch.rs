@@ -2,7 +2,8 @@
 
 use super::Engine;
 use super::replicas::COMPONENT;
-use crate::api::PhaseRun;
+use super::watched::WatchedRun;
+use crate::client::pages::MOST_OBJECTS;
 use crate::plan::message::with_causes;
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::coordination::v1::Lease;
@@ -13,17 +14,15 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use tokio::sync::watch;
 
-const PAGE: u32 = 100;
-
-/// How all objects of a kind are followed that there may be tens of thousands of: a page of them takes twenty times the
-/// memory that is kept of it, so it is small.
+/// How all objects of a kind are followed that there may be tens of thousands of. How many a page has is decided by
+/// their size: a page of small ones takes twenty times the memory that is kept of it, and one of large ones more.
 pub fn all() -> watcher::Config {
-    watcher::Config::default().page_size(PAGE)
+    watcher::Config::default().page_size(MOST_OBJECTS)
 }
 
 /// Follows every run, for as long as the future is polled. `synced` turns true when the first list is in.
 pub async fn follow_runs(engine: Arc<Engine>, synced: watch::Sender<bool>) {
-    let runs: Api<PhaseRun> = Api::all(engine.client().clone());
+    let runs: Api<WatchedRun> = Api::all(engine.client().clone());
     let mut events = watcher(runs, all()).default_backoff().boxed();
     let mut listed = BTreeSet::new();
     loop {
@@ -31,15 +30,15 @@ pub async fn follow_runs(engine: Arc<Engine>, synced: watch::Sender<bool>) {
             Ok(Some(Event::Init)) => listed.clear(),
             Ok(Some(Event::InitApply(run))) => {
                 listed.insert(run.name_any());
-                engine.index.observe(&run);
+                engine.index.observe_entry(run.entry);
             }
             Ok(Some(Event::InitDone)) => {
                 engine.index.retain(&listed);
                 engine.index.mark_watched(std::mem::take(&mut listed));
                 synced.send_replace(true);
             }
-            Ok(Some(Event::Apply(run))) => engine.index.observe_watched(&run),
-            Ok(Some(Event::Delete(run))) => engine.index.forget_watched(&run),
+            Ok(Some(Event::Apply(run))) => engine.index.observe_watched(run.entry),
+            Ok(Some(Event::Delete(run))) => engine.index.forget_watched(&run.entry),
             Ok(None) => return,
             Err(error) => {
                 tracing::warn!(error = with_causes(&error), "the watch of runs broke and is made again");

@@ -5,6 +5,7 @@
 pub mod bounds;
 pub mod changes;
 pub mod check;
+pub mod cost;
 pub mod expression;
 pub mod http;
 pub mod key;

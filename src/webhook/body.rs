@@ -4,8 +4,8 @@
 //! An answer that leaves before the body is read makes the API server tell its user the URL, and the token in it. So a
 //! body is read even if nothing is to become of it; what is not kept costs no more than one piece of it.
 
-use super::cost::{self, Cost};
 use super::review::{Answer, Request, Review};
+use crate::plan::cost::{self, Cost};
 use crate::plan::message;
 use crate::plan::timing::ANSWER_MARGIN;
 use axum::body::{Body, BodyDataStream, Bytes, HttpBody as _};

@@ -3,7 +3,6 @@
 pub mod admit;
 mod ask;
 pub mod body;
-mod cost;
 pub mod exposure;
 pub mod guests;
 pub mod hold;

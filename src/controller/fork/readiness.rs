@@ -1,11 +1,11 @@
 //! When a fork counts as running.
 
-use k8s_openapi::api::apps::v1::Deployment;
+use crate::controller::kept::KeptFork;
 
 /// Whether a fork runs as it should; what it waits for where not. The rules of `kubectl rollout status`.
-pub fn readiness(deployment: &Deployment) -> Result<(), String> {
+pub fn readiness(deployment: &KeptFork) -> Result<(), String> {
     let name = deployment.metadata.name.as_deref().unwrap_or_default();
-    let (Some(spec), Some(status)) = (&deployment.spec, &deployment.status) else {
+    let Some(status) = &deployment.status else {
         return Err(format!("Deployment {name} has no status yet"));
     };
     if status.observed_generation < deployment.metadata.generation {
@@ -18,7 +18,7 @@ pub fn readiness(deployment: &Deployment) -> Result<(), String> {
     if let Some(condition) = failed {
         return Err(format!("Deployment {name}: {}", condition.message.as_deref().unwrap_or("is not getting on")));
     }
-    let wanted = spec.replicas.unwrap_or(1);
+    let wanted = deployment.spec.replicas.unwrap_or(1);
     let (updated, available) = (status.updated_replicas.unwrap_or(0), status.available_replicas.unwrap_or(0));
     if updated < wanted || status.replicas.unwrap_or(0) > updated || available < updated {
         return Err(format!("Deployment {name}: {available} of {wanted} pods available"));

@@ -1,5 +1,5 @@
 use super::*;
-use k8s_openapi::api::apps::v1::Deployment;
+use crate::controller::kept::KeptFork;
 use rstest::rstest;
 
 const OWNER: Owner<'static> = Owner { name: "feature-x", uid: "u", namespace: "shop", routing_key: "r", outputs: "o" };
@@ -11,12 +11,19 @@ fn baseline() -> Value {
             "spec": {"containers": [{"name": "main", "image": "cart:1", "env": [{"name": "OLD", "value": "1"}]}]}}}})
 }
 
-fn services() -> Vec<Value> {
-    vec![
+fn kept(service: &Value) -> KeptService {
+    serde_json::from_str(&service.to_string()).unwrap()
+}
+
+fn services() -> Vec<KeptService> {
+    [
         json!({"metadata": {"name": "cart"}, "spec": {"selector": {"tier": "web"}, "ports": [{"port": 80, "nodePort": 30000}]}}),
         json!({"metadata": {"name": "other"}, "spec": {"selector": {"app": "other"}}}),
         json!({"metadata": {"name": "all"}, "spec": {}}),
+        json!({"metadata": {"name": "fork", "labels": {labels::SANDBOX_UID: "v"}}, "spec": {"selector": {"tier": "web"}}}),
     ]
+    .map(|service| kept(&service))
+    .into()
 }
 
 fn fork(yaml: &str) -> Fork {
@@ -24,7 +31,7 @@ fn fork(yaml: &str) -> Fork {
 }
 
 fn made(yaml: &str) -> Result<Vec<Value>, ForkError> {
-    objects(OWNER, &fork(yaml), &baseline(), &services(), &|r, k| Some(format!("{r}.step.{k}")))
+    objects(OWNER, &fork(yaml), baseline()["spec"].take(), &services(), &|r, k| Some(format!("{r}.step.{k}")))
 }
 
 #[test]
@@ -100,7 +107,7 @@ fn what_does_not_fit_is_named(#[case] customizations: &str, #[case] message: &st
 
 #[test]
 fn a_deployment_is_ready_when_its_new_pods_are() {
-    let deployment = |observed: i64, updated: i32, available: i32| -> Deployment {
+    let deployment = |observed: i64, updated: i32, available: i32| -> KeptFork {
         serde_json::from_value(json!({"metadata": {"name": "d", "generation": 2}, "spec": {"replicas": 1, "selector": {}, "template": {}},
             "status": {"observedGeneration": observed, "replicas": 1, "updatedReplicas": updated, "availableReplicas": available}})).unwrap()
     };
@@ -134,7 +141,7 @@ fn t03_variables_are_bounded_over_all_containers() {
     let fork = |container: &str| {
         let env = format!("{{name: A, value: '{}'{container}}}", "x".repeat(30_000));
         let text = format!("{{forkOf: {{kind: Deployment, name: cart}}, customizations: {{env: [{env}]}}}}");
-        objects(OWNER, &fork(&text), &baseline, &[], &|_, _| None)
+        objects(OWNER, &fork(&text), baseline["spec"].clone(), &[], &|_, _| None)
     };
     let error = fork("").unwrap_err();
     assert!(matches!(error, ForkError::Variables { containers: 2_000, .. }), "{error}");
@@ -145,8 +152,14 @@ fn t03_variables_are_bounded_over_all_containers() {
 fn t03_so_many_services_are_forked_and_no_more() {
     let service = |n: usize| json!({"metadata": {"name": format!("s{n}")}, "spec": {"selector": {"app": "cart"}}});
     let with = |count: usize| {
-        let services: Vec<Value> = (0..count).map(service).collect();
-        objects(OWNER, &fork("forkOf: {kind: Deployment, name: cart}"), &baseline(), &services, &|_, _| None)
+        let services: Vec<KeptService> = (0..count).map(service).map(|service| kept(&service)).collect();
+        objects(
+            OWNER,
+            &fork("forkOf: {kind: Deployment, name: cart}"),
+            baseline()["spec"].take(),
+            &services,
+            &|_, _| None,
+        )
     };
     assert_eq!(with(MOST_SERVICES).unwrap().len(), 1 + MOST_SERVICES);
     assert_eq!(with(MOST_SERVICES + 1).unwrap_err(), ForkError::Services { count: MOST_SERVICES + 1 });
@@ -166,4 +179,18 @@ fn t09_a_patch_cannot_put_the_name_of_a_secret_together_by_copying() {
     assert_eq!(error, ForkError::Unnamed { kind: "Secret", name: "keys".into() });
     let named = "{op: add, path: /spec/template/spec/volumes/0/secret/secretName, value: keys}";
     assert!(of(&format!("[{stolen}, {named}]")).is_ok());
+}
+
+#[test]
+fn t03_the_ports_of_a_forks_services_are_measured_before_they_are_values() {
+    let ports = |count: usize| (1..=count).map(|n| json!({"name": format!("p{n}"), "port": n})).collect::<Vec<_>>();
+    let of = |count: usize| {
+        let service = json!({"metadata": {"name": "s"}, "spec": {"selector": {"app": "cart"}, "ports": ports(count)}});
+        let fork = fork("forkOf: {kind: Deployment, name: cart}");
+        objects(OWNER, &fork, baseline()["spec"].take(), &[kept(&service)], &|_, _| None)
+    };
+    assert_eq!(of(3_000).unwrap()[1]["spec"]["ports"].as_array().unwrap().len(), 3_000);
+    let error = of(30_000).unwrap_err();
+    assert!(matches!(error, ForkError::Ports { .. }), "{error}");
+    assert!(error.to_string().contains("and a fork has at most 4 MiB of them: give these Services fewer"), "{error}");
 }

@@ -1,7 +1,10 @@
-//! What a review will take in memory once it is parsed, found out from its text alone: a JSON text of many tiny objects
+//! What JSON will take in memory once it is parsed, found out from its text alone: a JSON text of many tiny objects
 //! grows by a factor of a hundred.
 //!
 //! It knows serde_json's `Value`, and rounds up wherever the text does not tell.
+
+use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use std::fmt;
 
 /// What a map takes with its first field: room for eleven fields, used or not.
 const MAP: usize = 700;
@@ -19,6 +22,74 @@ pub struct Cost {
     pub objects: usize,
     /// What is taken while the text is parsed, and given back at its end.
     pub parsing: usize,
+}
+
+/// What a value would take in bytes if it were kept; it is counted while it is read, and passed over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Weight(pub usize);
+
+impl<'de> Deserialize<'de> for Weight {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(Weigh)
+    }
+}
+
+struct Weigh;
+
+impl<'de> Visitor<'de> for Weigh {
+    type Value = Weight;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("any value")
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<Weight, E> {
+        Ok(Weight(0))
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<Weight, E> {
+        Ok(Weight(0))
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<Weight, E> {
+        Ok(Weight(0))
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<Weight, E> {
+        Ok(Weight(0))
+    }
+
+    fn visit_unit<E>(self) -> Result<Weight, E> {
+        Ok(Weight(0))
+    }
+
+    fn visit_none<E>(self) -> Result<Weight, E> {
+        Ok(Weight(0))
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Weight, D::Error> {
+        Weight::deserialize(deserializer)
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Weight, E> {
+        Ok(Weight(TEXT + text.len()))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Weight, A::Error> {
+        let (mut sum, mut count) = (LIST, 0_usize);
+        while let Some(Weight(item)) = items.next_element()? {
+            (sum, count) = (sum + item, count + 1);
+        }
+        Ok(Weight(sum + count.saturating_sub(1) * FURTHER))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Weight, A::Error> {
+        let (mut sum, mut count) = (MAP, 0_usize);
+        while let Some((Weight(name), Weight(value))) = fields.next_entry()? {
+            (sum, count) = (sum + name + value, count + 1);
+        }
+        Ok(Weight(sum + count.saturating_sub(1) * FURTHER))
+    }
 }
 
 /// The cost of parsing `text`, which need not be JSON: what is not costs no more, for the parser stops there.
@@ -165,6 +236,8 @@ mod tests {
         fn t05_no_value_costs_more_than_its_text_tells(value in value()) {
             let text = value.to_string();
             prop_assert!(of(text.as_bytes()).objects >= really(&text), "{}", text);
+            prop_assert_eq!(serde_json::from_str::<Weight>(&text).unwrap().0, of(text.as_bytes()).objects);
+            prop_assert_eq!(Weight::deserialize(&value).unwrap().0, of(text.as_bytes()).objects);
         }
     }
 
