@@ -113,6 +113,21 @@ impl Answer {
         self
     }
 
+    /// The same answer where it refuses; else with the warnings of another one that allows, and all that is noted of it.
+    #[must_use]
+    pub fn joined(mut self, more: Self) -> Self {
+        if let (Self::Allow { warnings, audit, .. }, Self::Allow { warnings: others, audit: notes, .. }) =
+            (&mut self, more)
+        {
+            warnings.extend(others);
+            // A key that is given twice is noted once.
+            audit.extend(
+                notes.into_iter().filter(|note| !audit.iter().any(|known| known.key == note.key)).collect::<Vec<_>>(),
+            );
+        }
+        self
+    }
+
     /// The change is not right, or a phase did not let it through.
     pub fn deny(message: impl Into<String>) -> Self {
         Self::refusal(422, "Invalid", message, None)
