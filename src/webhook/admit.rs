@@ -127,7 +127,9 @@ impl Admission {
             Err(Answer::Deny { code, .. }) if *code != UNFIT => return planned,
             _ => {}
         }
-        match self.finder.find(change, deadline).await {
+        // What is left is for the phases, however long others keep the search.
+        let until = Instant::now() + deadline.saturating_duration_since(Instant::now()) / 2;
+        match self.finder.find(change, until).await {
             Ok(()) => {}
             // What goes is let go though its plugin is not known: a sandbox must never be stuck.
             Err(error) if matches!(change, Change::Delete { .. }) => find::go_on(&error),

@@ -177,14 +177,15 @@ impl Caller {
             vouch.set(until);
             return;
         }
+        let Some(seat) = present.strangers.remove(number) else { return };
         if present.known.len() >= guests.bounds.known {
             present.settle(guests.bounds, now);
         }
-        if present.known.len() < guests.bounds.known
-            && let Some(seat) = present.strangers.remove(number)
-        {
+        if present.known.len() < guests.bounds.known {
             present.known.insert(*number, seat);
             vouch.set(until);
+        } else {
+            present.strangers.insert(*number, seat);
         }
     }
 
