@@ -26,10 +26,11 @@ use crate::plan::plugins::Plugins;
 use crate::plan::seal::Sealer;
 use crate::webhook::admit::Admission;
 use crate::webhook::body::Room;
+use crate::webhook::find::Finder;
+use crate::webhook::granted::Rights;
 use crate::webhook::guests::Guests;
 use crate::webhook::hold::{Holder, new_routing_key};
 use crate::webhook::plugin::{PluginAdmission, RunnerLimits};
-use crate::webhook::rights::Rights;
 use crate::webhook::router::{Webhooks, router};
 use crate::webhook::serve::{Drain, Identities, PROBE_BOUNDS, listen, serve_probes, serve_tls};
 use crate::webhook::waits::Waits;
@@ -209,6 +210,7 @@ fn webhooks(
         sandboxes: Admission {
             engine: engine.clone(),
             plugins: plugins.clone(),
+            finder: Finder::new(engine.client().clone(), plugins.clone()),
             rights: Rights::new(engine.client().clone()),
             holder: Holder::new(args.held(), stop.clone()),
             waits: Waits::default(),

@@ -1,10 +1,15 @@
 //! The plugins that are known, and which of them a sandbox's `plugin` field means.
 
-use crate::api::{ResourcePlugin, ResourcePluginSpec};
+use crate::api::{Input, Output, ResourcePlugin, ResourcePluginSpec, Step, Workflow};
+use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 use semver::Version;
 use std::collections::BTreeMap;
+use std::io;
 use std::sync::Arc;
+
+/// What all plugins together may take in memory, in bytes, as [`weight`] tells: every replica holds them all.
+pub const MOST_BYTES: usize = 32 * 1024 * 1024;
 
 /// The version that a plugin without one counts as.
 const UNVERSIONED: Version = Version::new(0, 0, 0);
@@ -14,18 +19,49 @@ const UNVERSIONED: Version = Version::new(0, 0, 0);
 pub enum ResolveError {
     #[error("there is no ResourcePlugin {wanted:?}{}: apply the plugin first, or name one that exists", alternatives(.known))]
     Unknown { wanted: String, known: Vec<String> },
+    #[error(
+        "ResourcePlugin {name:?} is left out, because all plugins together would take more than {} MiB: delete those, and versions, that no sandbox uses",
+        MOST_BYTES / (1024 * 1024)
+    )]
+    LeftOut { name: String },
     #[error("{version:?} is not a semantic version: write for example 1.2.0, or latest")]
     Version { version: String },
+}
+
+impl ResolveError {
+    /// Whether the field means this plugin, though it cannot be used.
+    pub fn is_of(&self, plugin: &str) -> bool {
+        matches!(self, Self::LeftOut { name } if name == plugin)
+    }
 }
 
 fn alternatives(known: &[String]) -> String {
     if known.is_empty() { String::new() } else { format!(" (there is {})", known.join(", ")) }
 }
 
-/// Every `ResourcePlugin` of the cluster, by name.
+/// Every `ResourcePlugin` of the cluster, by name: the oldest ones, as far as there is room for them, so that no plugin
+/// that comes costs another its place, and each replica leaves out the same.
 #[derive(Clone, Debug, Default)]
 pub struct Plugins {
-    by_name: BTreeMap<String, Arc<ResourcePluginSpec>>,
+    by_name: BTreeMap<String, Held>,
+    /// What those take together.
+    bytes: usize,
+    left_out: BTreeMap<String, LeftOut>,
+}
+
+#[derive(Clone, Debug)]
+struct Held {
+    spec: Arc<ResourcePluginSpec>,
+    about: LeftOut,
+    /// As the API server counts; none where it is not from there.
+    version: Option<u64>,
+}
+
+/// What is known of a plugin that there is no room for.
+#[derive(Clone, Debug)]
+struct LeftOut {
+    created: Option<Timestamp>,
+    bytes: usize,
 }
 
 /// A plugin that a `plugin` field was found to mean.
@@ -38,15 +74,81 @@ pub struct Resolved {
 
 impl Plugins {
     pub fn new(plugins: impl IntoIterator<Item = (String, ResourcePluginSpec)>) -> Self {
-        Self { by_name: plugins.into_iter().map(|(name, spec)| (name, Arc::new(spec))).collect() }
+        let mut all = Self::default();
+        for (name, spec) in plugins {
+            all.insert(ResourcePlugin::new(&name, spec));
+        }
+        all
     }
 
-    pub fn insert(&mut self, plugin: ResourcePlugin) {
-        self.by_name.insert(plugin.name_any(), Arc::new(plugin.spec));
+    /// Takes in a plugin as it was read; what is older than what is known is passed over. Returns the names of those for
+    /// which there is no room any more, perhaps its own.
+    pub fn insert(&mut self, plugin: ResourcePlugin) -> Vec<String> {
+        let (name, metadata) = (plugin.name_any(), plugin.metadata);
+        let version = metadata.resource_version.and_then(|version| version.parse::<u64>().ok());
+        if self.by_name.get(&name).is_some_and(|known| version.is_some() && known.version > version) {
+            return Vec::new();
+        }
+        let created = metadata.creation_timestamp.map(|time| time.0);
+        let about = LeftOut { created, bytes: weight(&plugin.spec) };
+        let was_left_out = self.left_out.contains_key(&name);
+        self.remove(&name);
+        let mut left_out = Vec::new();
+        // All that are younger than one that is left out are left out, whichever came first.
+        if self.oldest_left_out().is_some_and(|oldest| oldest < (about.created, &name)) {
+            self.left_out.insert(name.clone(), about);
+            left_out.push(name.clone());
+        } else {
+            self.bytes += about.bytes;
+            self.by_name.insert(name.clone(), Held { spec: Arc::new(plugin.spec), about, version });
+        }
+        while self.bytes > MOST_BYTES {
+            let youngest = self.by_name.iter().max_by_key(|(name, held)| (held.about.created, *name));
+            let Some(youngest) = youngest.map(|(name, _)| name.clone()) else { break };
+            if let Some(held) = self.by_name.remove(&youngest) {
+                self.bytes -= held.about.bytes;
+                self.left_out.insert(youngest.clone(), held.about);
+                left_out.push(youngest);
+            }
+        }
+        left_out.retain(|gone| !was_left_out || *gone != name);
+        left_out
     }
 
     pub fn remove(&mut self, name: &str) {
-        self.by_name.remove(name);
+        self.left_out.remove(name);
+        if let Some(held) = self.by_name.remove(name) {
+            self.bytes -= held.about.bytes;
+        }
+    }
+
+    /// Whether one that was left out would find room now, if it were read again.
+    pub fn has_room_again(&self) -> bool {
+        let oldest = self.left_out.iter().min_by_key(|(name, left_out)| (left_out.created, *name));
+        oldest.is_some_and(|(_, left_out)| self.bytes + left_out.bytes <= MOST_BYTES)
+    }
+
+    /// Why a plugin cannot be stored as `spec`: all together, those that are left out too, would take too much. One that
+    /// becomes smaller always can.
+    pub fn too_much(&self, name: &str, spec: &ResourcePluginSpec) -> Option<String> {
+        let all = self.by_name.iter().map(|(name, held)| (name, &held.about)).chain(&self.left_out);
+        let (mut total, mut before) = (0, 0);
+        for (known, about) in all {
+            total += about.bytes;
+            before += if known == name { about.bytes } else { 0 };
+        }
+        let bytes = weight(spec);
+        let would_be = total - before + bytes;
+        (would_be > MOST_BYTES && bytes > before).then(|| {
+            format!(
+                "spec: with this plugin, which takes {}, all plugins together would take {} of memory, and {} is the most: delete plugins, and versions of them, that no sandbox uses, or make this one smaller",
+                shown(bytes), shown(would_be), shown(MOST_BYTES)
+            )
+        })
+    }
+
+    fn oldest_left_out(&self) -> Option<(Option<Timestamp>, &String)> {
+        self.left_out.iter().map(|(name, left_out)| (left_out.created, name)).min()
     }
 
     pub fn len(&self) -> usize {
@@ -59,7 +161,24 @@ impl Plugins {
 
     /// Every plugin by its name, its version included.
     pub fn iter(&self) -> impl Iterator<Item = (&String, &Arc<ResourcePluginSpec>)> {
-        self.by_name.iter()
+        self.by_name.iter().map(|(name, held)| (name, &held.spec))
+    }
+
+    /// The names of the plugins that `reference` may mean, to be looked for where none of them is known; only those that
+    /// are not left out.
+    pub fn sought(&self, reference: &str, latest: Option<&str>) -> Vec<String> {
+        let (base, version) = reference.split_once('@').map_or((reference, None), |(b, v)| (b, Some(v)));
+        let mut names = match version {
+            None => vec![base.to_owned()],
+            Some("latest") => vec![latest.filter(|name| base_name(name) == base).unwrap_or(base).to_owned()],
+            Some(version) => match canonical(version) {
+                Some(version) if version == UNVERSIONED => vec![format!("{base}.{version}"), base.to_owned()],
+                Some(version) => vec![format!("{base}.{version}")],
+                None => Vec::new(),
+            },
+        };
+        names.retain(|name| !self.left_out.contains_key(name));
+        names
     }
 
     /// The plugin that `reference` (`NAME`, `NAME@VERSION` or `NAME@latest`) means. `latest` is what `@latest` was
@@ -70,7 +189,7 @@ impl Plugins {
             None => base.to_owned(),
             Some("latest") => match latest {
                 Some(name) if base_name(name) == base => name.to_owned(),
-                _ => return self.newest(base).ok_or_else(|| self.unknown(reference)),
+                _ => self.newest(base).ok_or_else(|| self.unknown(reference))?,
             },
             Some(version) => {
                 let version =
@@ -84,35 +203,66 @@ impl Plugins {
             }
         };
         match self.by_name.get(&name) {
-            Some(spec) => Ok(Resolved { name, spec: spec.clone() }),
+            Some(held) => Ok(Resolved { name, spec: held.spec.clone() }),
+            None if self.left_out.contains_key(&name) => Err(ResolveError::LeftOut { name }),
             None => Err(self.unknown(&name)),
         }
     }
 
-    fn newest(&self, base: &str) -> Option<Resolved> {
-        self.of_base(base)
-            .max_by(|(a, _), (b, _)| a.cmp(b))
-            .map(|(_, (name, spec))| Resolved { name: name.clone(), spec: spec.clone() })
+    fn newest(&self, base: &str) -> Option<String> {
+        self.of_base(base).max().map(|(_, name)| name.clone())
     }
 
-    fn of_base<'a>(
-        &'a self,
-        base: &'a str,
-    ) -> impl Iterator<Item = (Version, (&'a String, &'a Arc<ResourcePluginSpec>))> {
-        self.by_name.iter().filter(move |(name, _)| base_name(name) == base).filter_map(|(name, spec)| {
+    /// Versions and names, those included that are left out.
+    fn of_base<'a>(&'a self, base: &'a str) -> impl Iterator<Item = (Version, &'a String)> {
+        let all = self.by_name.keys().chain(self.left_out.keys());
+        all.filter(move |name| base_name(name) == base).filter_map(|name| {
             let version = match name.split_once('.') {
                 None => UNVERSIONED,
                 Some((_, version)) => Version::parse(version).ok()?,
             };
-            Some((version, (name, spec)))
+            Some((version, name))
         })
     }
 
     fn unknown(&self, wanted: &str) -> ResolveError {
         let base = wanted.split_once('@').map_or(wanted, |(base, _)| base);
-        let known = self.of_base(base_name(base)).map(|(_, (name, _))| name.clone()).collect();
+        let known = self.of_base(base_name(base)).map(|(_, name)| name.clone()).collect();
         ResolveError::Unknown { wanted: wanted.to_owned(), known }
     }
+}
+
+/// What a plugin takes in memory, in bytes and about: its text as JSON, and the room of the lists in it that are mostly
+/// empty.
+pub fn weight(spec: &ResourcePluginSpec) -> usize {
+    let steps = Workflow::ALL.into_iter().flat_map(|workflow| spec.steps(workflow));
+    let of_step = |step: &Step| {
+        size_of::<Step>() + step.inputs.len() * size_of::<Input>() + step.outputs.len() * size_of::<Output>()
+    };
+    let lists: usize = steps.map(of_step).sum();
+    let mut text = Counted(0);
+    // Nothing of it is what JSON cannot say, and counting never fails.
+    let counted = serde_json::to_writer(&mut text, spec).map_or(usize::MAX / 4, |()| text.0);
+    size_of::<ResourcePluginSpec>() + lists + counted
+}
+
+/// How many bytes were written.
+struct Counted(usize);
+
+impl io::Write for Counted {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0 += bytes.len();
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn shown(bytes: usize) -> String {
+    let tenths = bytes.saturating_mul(10).div_ceil(1024 * 1024);
+    format!("{}.{} MiB", tenths / 10, tenths % 10)
 }
 
 /// The name without its version: `branch-db` of `branch-db.1.2.0`.
@@ -139,35 +289,5 @@ pub fn canonical(version: &str) -> Option<Version> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use rstest::rstest;
-
-    fn plugins() -> Plugins {
-        Plugins::new(["db", "db.1.2.0", "db.1.10.0", "queue"].map(|n| (n.to_owned(), ResourcePluginSpec::default())))
-    }
-
-    #[rstest]
-    #[case("db", None, "db")]
-    #[case("db@1.2.0", None, "db.1.2.0")]
-    #[case("db@v1.2", None, "db.1.2.0")]
-    #[case("db@0.0.0", None, "db")]
-    #[case("db@latest", None, "db.1.10.0")]
-    #[case("db@latest", Some("db.1.2.0"), "db.1.2.0")]
-    #[case("db@latest", Some("queue"), "db.1.10.0")]
-    #[case("queue@latest", None, "queue")]
-    fn a_reference_means_a_plugin(#[case] reference: &str, #[case] latest: Option<&str>, #[case] name: &str) {
-        assert_eq!(plugins().resolve(reference, latest).unwrap().name, name);
-    }
-
-    #[rstest]
-    #[case(
-        "db@2.0.0",
-        "there is no ResourcePlugin \"db.2.0.0\" (there is db, db.1.10.0, db.1.2.0): apply the plugin first, or name one that exists"
-    )]
-    #[case("cache", "there is no ResourcePlugin \"cache\": apply the plugin first, or name one that exists")]
-    #[case("db@one", "\"one\" is not a semantic version: write for example 1.2.0, or latest")]
-    fn a_reference_to_nothing_says_what_there_is(#[case] reference: &str, #[case] message: &str) {
-        assert_eq!(plugins().resolve(reference, None).unwrap_err().to_string(), message);
-    }
-}
+#[path = "plugins_tests.rs"]
+mod tests;

@@ -110,6 +110,25 @@ pub fn plan(change: Change<'_>, side: Side, plugins: &Plugins) -> Result<Vec<Pla
     Ok(stages.into_iter().flatten().collect())
 }
 
+/// The runs of `side` of the deletion of an object, of those of its resources whose plugins are known; and why the others
+/// have none. One that nobody can plan keeps no other from its phase.
+pub fn plan_deletion(old: &Value, side: Side, plugins: &Plugins) -> (Vec<PlannedRun>, Vec<PlanError>) {
+    let change = Change::Delete { old };
+    if !change.counts(side) {
+        return (Vec::new(), Vec::new());
+    }
+    let latest = latest(old);
+    let (mut planned, mut failed) = (Vec::new(), Vec::new());
+    for (index, declared) in declared_each(old).into_iter().enumerate() {
+        match declared.map_err(PlanError::Shape).and_then(|declared| resource(index, declared, &latest, plugins)) {
+            Ok(resource) => planned.push(resource),
+            Err(error) => failed.push(error),
+        }
+    }
+    let phase = if side == Side::Pre { Phase::PreDelete } else { Phase::PostDelete };
+    (stage(change, phase, planned.iter()).into_iter().collect(), failed)
+}
+
 /// A resource as the object declares it and the plugin that it means.
 struct Planned {
     declared: SandboxResource,
@@ -121,13 +140,20 @@ fn resources(object: &Value, plugins: &Plugins) -> Result<Vec<Planned>, PlanErro
     declared(object)?
         .into_iter()
         .enumerate()
-        .map(|(index, declared)| {
-            let plugin = plugins
-                .resolve(&declared.plugin, latest.get(&declared.name).map(String::as_str))
-                .map_err(|source| PlanError::Plugin { index, source })?;
-            Ok(Planned { declared, plugin })
-        })
+        .map(|(index, declared)| resource(index, declared, &latest, plugins))
         .collect()
+}
+
+fn resource(
+    index: usize,
+    declared: SandboxResource,
+    latest: &BTreeMap<String, String>,
+    plugins: &Plugins,
+) -> Result<Planned, PlanError> {
+    let plugin = plugins
+        .resolve(&declared.plugin, latest.get(&declared.name).map(String::as_str))
+        .map_err(|source| PlanError::Plugin { index, source })?;
+    Ok(Planned { declared, plugin })
 }
 
 /// The resources that an object declares.
@@ -136,6 +162,12 @@ pub fn declared(object: &Value) -> Result<Vec<SandboxResource>, serde_json::Erro
         Value::Null => Ok(Vec::new()),
         list => serde::Deserialize::deserialize(list),
     }
+}
+
+/// The same one by one, for who makes do with those that can be read.
+pub fn declared_each(object: &Value) -> Vec<Result<SandboxResource, serde_json::Error>> {
+    let list = object["spec"]["resources"].as_array().map_or(&[][..], Vec::as_slice);
+    list.iter().map(serde::Deserialize::deserialize).collect()
 }
 
 /// What each `@latest` of the object was found to stand for, by resource. A garbled annotation counts as none.
@@ -259,159 +291,5 @@ pub fn target(object: &Value) -> TargetRef {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::api::{Apply, ResourcePluginSpec, Step};
-    use rstest::rstest;
-    use serde_json::json;
-
-    fn script() -> Option<Vec<Step>> {
-        Some(vec![Step { name: "s".into(), script: Some("#!/bin/sh\n".into()), ..Step::default() }])
-    }
-
-    fn apply() -> Option<Vec<Step>> {
-        Some(vec![Step { name: "a".into(), apply: Some(Apply::default()), ..Step::default() }])
-    }
-
-    fn plugins() -> Plugins {
-        let all = ResourcePluginSpec {
-            pre_create: script(),
-            post_create: script(),
-            pre_update: script(),
-            post_update: script(),
-            pre_delete: script(),
-            post_delete: script(),
-            ..ResourcePluginSpec::default()
-        };
-        let older = ResourcePluginSpec { create: script(), delete: script(), ..ResourcePluginSpec::default() };
-        let applies = ResourcePluginSpec { pre_create: apply(), ..ResourcePluginSpec::default() };
-        Plugins::new([
-            ("all".to_owned(), all.clone()),
-            ("all.2.0.0".to_owned(), all),
-            ("older".to_owned(), older),
-            ("applies".to_owned(), applies),
-        ])
-    }
-
-    fn object(resources: &[(&str, &str)]) -> Value {
-        let resources: Vec<_> =
-            resources.iter().map(|(name, plugin)| json!({"name": name, "plugin": plugin})).collect();
-        json!({"metadata": {"name": "x", "namespace": "shop", "uid": "u"}, "spec": {"resources": resources}})
-    }
-
-    fn shown(runs: &[PlannedRun]) -> Vec<String> {
-        let names = |r: &PlannedRun| r.resources.iter().map(|r| r.name.clone()).collect::<Vec<_>>().join("+");
-        runs.iter().map(|r| format!("{} {}", r.phase, names(r))).collect()
-    }
-
-    type Resources = &'static [(&'static str, &'static str)];
-
-    #[rstest]
-    #[case::create(None, Some(&[("a", "all"), ("b", "all")] as Resources), &["pre-create a+b"], &["post-create a+b"])]
-    #[case::delete(Some(&[("a", "all")] as Resources), None, &["pre-delete a"], &["post-delete a"])]
-    #[case::joins(Some(&[("a", "all")] as Resources), Some(&[("a", "all"), ("b", "all")] as Resources),
-        &["pre-create b", "pre-update a"], &["post-create b", "post-update a"])]
-    #[case::leaves(Some(&[("a", "all"), ("b", "all")] as Resources), Some(&[("a", "all")] as Resources),
-        &["pre-update a", "pre-delete b"], &["post-update a", "post-delete b"])]
-    #[case::other_version(Some(&[("a", "all")] as Resources), Some(&[("a", "all@2.0.0")] as Resources),
-        &["pre-delete a", "pre-create a"], &["post-delete a", "post-create a"])]
-    #[case::older_names_create(None, Some(&[("a", "older")] as Resources), &["pre-create a"], &[])]
-    #[case::older_names_delete(Some(&[("a", "older")] as Resources), None, &[], &["post-delete a"])]
-    #[case::applied_objects_are_deleted(Some(&[("a", "applies")] as Resources), None, &[], &["post-delete a"])]
-    #[case::nothing(Some(&[("a", "all")] as Resources), Some(&[("a", "all")] as Resources), &[], &[])]
-    fn a_change_runs_its_phases(
-        #[case] old: Option<Resources>,
-        #[case] new: Option<Resources>,
-        #[case] pre: &[&str],
-        #[case] post: &[&str],
-    ) {
-        let (old, new) = (old.map(object), new.map(object));
-        let change = match (&old, &new) {
-            (None, Some(new)) => Change::Create { new },
-            (Some(old), Some(new)) => Change::Update { old, new },
-            (Some(old), None) => Change::Delete { old },
-            (None, None) => unreachable!(),
-        };
-        assert_eq!(shown(&plan(change, Side::Pre, &plugins()).unwrap()), pre);
-        assert_eq!(shown(&plan(change, Side::Post, &plugins()).unwrap()), post);
-    }
-
-    #[test]
-    fn an_update_with_only_create_and_delete_runs_nothing() {
-        let (old, mut new) = (object(&[("a", "older")]), object(&[("a", "older")]));
-        new["spec"]["description"] = json!("changed");
-        assert!(plan(Change::Update { old: &old, new: &new }, Side::Pre, &plugins()).unwrap().is_empty());
-    }
-
-    #[test]
-    fn metadata_status_and_objects_being_deleted_run_nothing() {
-        let old = object(&[("a", "all")]);
-        let mut labelled = old.clone();
-        labelled["metadata"]["labels"] = json!({"a": "b"});
-        labelled["status"] = json!({"observedGeneration": 1});
-        assert!(plan(Change::Update { old: &old, new: &labelled }, Side::Pre, &plugins()).unwrap().is_empty());
-
-        let mut going = object(&[]);
-        going["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
-        assert!(plan(Change::Update { old: &old, new: &going }, Side::Pre, &plugins()).unwrap().is_empty());
-    }
-
-    #[test]
-    fn an_object_that_a_finalizer_kept_runs_its_post_delete_and_no_second_pre_delete() {
-        let mut going = object(&[("a", "all")]);
-        going["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
-        assert!(plan(Change::Delete { old: &going }, Side::Pre, &plugins()).unwrap().is_empty());
-        assert_eq!(plan(Change::Delete { old: &going }, Side::Post, &plugins()).unwrap()[0].phase, Phase::PostDelete);
-    }
-
-    #[test]
-    fn an_unknown_plugin_is_named_with_its_field() {
-        let new = object(&[("a", "all"), ("b", "none")]);
-        let error = plan(Change::Create { new: &new }, Side::Pre, &plugins()).unwrap_err();
-        assert!(
-            error.to_string().starts_with("spec.resources[1].plugin: there is no ResourcePlugin \"none\""),
-            "{error}"
-        );
-    }
-
-    #[test]
-    fn latest_stays_what_it_was() {
-        let mut new = object(&[("a", "all@latest")]);
-        new["metadata"]["annotations"] = json!({labels::LATEST: "{\"a\": \"all\"}"});
-        let runs = plan(Change::Create { new: &new }, Side::Pre, &plugins()).unwrap();
-        assert_eq!(runs[0].resources[0].plugin, "all");
-    }
-
-    #[rstest]
-    #[case::other_version(Some(&[("a", "all")] as Resources), Some(&[("a", "all@2.0.0")] as Resources), true)]
-    #[case::left(Some(&[("a", "all"), ("b", "all")] as Resources), Some(&[("b", "all")] as Resources), false)]
-    #[case::deleted(Some(&[("a", "all")] as Resources), None, false)]
-    fn only_a_resource_whose_plugin_changes_lives_on(
-        #[case] old: Option<Resources>,
-        #[case] new: Option<Resources>,
-        #[case] lives: bool,
-    ) {
-        let (old, new) = (old.map(object), new.map(object));
-        let change = match (&old, &new) {
-            (Some(old), Some(new)) => Change::Update { old, new },
-            (Some(old), None) => Change::Delete { old },
-            _ => unreachable!(),
-        };
-        let planned = plan(change, Side::Post, &plugins()).unwrap();
-        let leave = planned.into_iter().find(|run| run.phase == Phase::PostDelete).unwrap();
-        let run = PhaseRunSpec {
-            phase: leave.phase,
-            target: leave.target,
-            key: leave.key,
-            attempt: 1,
-            requested_by: None,
-            routing_key: None,
-            compensates: None,
-            timeout_seconds: leave.timeout_seconds,
-            resources: leave.resources,
-            object: leave.object,
-            old_object: leave.old_object,
-        };
-        assert_eq!(lives_on(&run, "a"), lives);
-    }
-}
+#[path = "runs_tests.rs"]
+mod tests;

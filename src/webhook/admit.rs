@@ -1,12 +1,13 @@
 //! The validating webhook of sandboxes: runs the pre-phases of a change before it is let through.
 
+use super::find::{self, FindError, Finder};
+use super::granted::Rights;
 use super::hold::{Holder, Requester, Wish};
 use super::pass::Passed;
 use super::review::{Answer, Audit, Operation, Request};
-use super::rights::Rights;
 use super::trail::Trail;
 use super::waits::{self, SHORTEST, Waits};
-use crate::api::{Phase, ResourcePlugin, labels};
+use crate::api::{Phase, labels};
 use crate::controller::events::Recorder;
 use crate::engine::index::RunEntry;
 use crate::engine::life::{Asker, Obstacle, Stored};
@@ -16,8 +17,6 @@ use crate::plan::runs::{self, Change, PlannedRun, Side};
 use crate::plan::seal::Sealer;
 use crate::plan::timing;
 use crate::plan::{check, message, room};
-use kube::Api;
-use kube::api::ListParams;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
@@ -27,11 +26,14 @@ use tokio::time::Instant;
 const MOST_STEPS: usize = 256;
 /// Longer warnings are cut by some clients.
 pub const WARNING_LIMIT: usize = 256;
+/// The HTTP status of a change that is not right as it is.
+const UNFIT: u16 = 422;
 
 /// What the admission of sandboxes needs.
 pub struct Admission {
     pub engine: Arc<Engine>,
     pub plugins: Arc<RwLock<Plugins>>,
+    pub finder: Finder,
     pub rights: Rights,
     pub holder: Holder,
     pub waits: Waits,
@@ -44,6 +46,14 @@ pub struct Admission {
 
 /// How a change that could not be let through is answered, as an error so that `?` ends the work.
 pub(super) type Judged<T> = Result<T, Answer>;
+
+/// What a change runs before it is let through.
+#[derive(Default)]
+struct Plan {
+    runs: Vec<PlannedRun>,
+    /// Why a deletion runs less than it may have to.
+    skipped: Option<String>,
+}
 
 impl Admission {
     /// Answers a review of a sandbox; `deadline` is when the answer must leave.
@@ -72,42 +82,82 @@ impl Admission {
         }
         self.check_skips(request, deadline, trail).await?;
         if !change.counts(Side::Pre) {
-            // What is being deleted runs no pre-phase, but its spec still says what its post-delete runs, and as whom.
-            if request.operation == Operation::Update {
-                if old["spec"] != new["spec"] {
-                    self.plan(change)?;
-                    self.check_rights(request, deadline, trail).await?;
-                } else if self.seals_anew(request) {
-                    self.check_rights(request, deadline, trail).await?;
-                }
-            }
-            return Ok(Answer::allow());
+            return self.judge_quiet(request, change, deadline, trail).await;
         }
-        let planned = match self.plan(change) {
-            Ok(planned) => planned,
-            // A plugin that was applied a moment ago may not have come by the watch yet.
-            Err(_) => {
-                self.refresh_plugins(deadline).await?;
-                self.plan(change)?
-            }
-        };
+        let plan = self.plan_with_newest(change, deadline).await?;
         if !matches!(change, Change::Delete { .. }) {
             self.check_rights(request, deadline, trail).await?;
         }
         if request.dry_run == Some(true) {
-            return Ok(Answer::warn(planned.iter().map(would_run).collect()));
+            let skipped = plan.skipped.iter().map(|why| skip_warning("would be", why));
+            return Ok(Answer::warn(plan.runs.iter().map(would_run).chain(skipped).collect()));
         }
+        let answer = self.pass_all(request, &plan.runs, deadline, trail).await?;
+        Ok(match plan.skipped {
+            Some(why) => answer.joined(self.skip(request, &why)),
+            None => answer,
+        })
+    }
+
+    /// What is being deleted runs no pre-phase, but its spec still says what its post-delete runs, and as whom.
+    async fn judge_quiet(
+        &self,
+        request: &Request,
+        change: Change<'_>,
+        deadline: Instant,
+        trail: &mut Trail,
+    ) -> Judged<Answer> {
+        if request.operation == Operation::Update {
+            if request.old_object["spec"] != request.object["spec"] {
+                self.plan(change)?;
+                self.check_rights(request, deadline, trail).await?;
+            } else if self.seals_anew(request) {
+                self.check_rights(request, deadline, trail).await?;
+            }
+        }
+        Ok(Answer::allow())
+    }
+
+    /// The plan of a change; where it fails, or lacks something, once more with plugins that were applied a moment ago and
+    /// may not have come by the watch yet.
+    async fn plan_with_newest(&self, change: Change<'_>, deadline: Instant) -> Judged<Plan> {
+        let planned = self.plan(change);
+        match &planned {
+            Ok(Plan { skipped: None, .. }) => return planned,
+            Err(Answer::Deny { code, .. }) if *code != UNFIT => return planned,
+            _ => {}
+        }
+        // What is left is for the phases, however long others keep the search.
+        let until = Instant::now() + deadline.saturating_duration_since(Instant::now()) / 2;
+        match self.finder.find(change, until).await {
+            Ok(()) => {}
+            // What goes is let go though its plugin is not known: a sandbox must never be stuck.
+            Err(error) if matches!(change, Change::Delete { .. }) => find::go_on(&error),
+            Err(error @ FindError::Api { .. }) => return Err(Answer::broken(message::with_causes(&error))),
+            Err(error) => return Err(busy(&error.to_string())),
+        }
+        self.plan(change)
+    }
+
+    /// Runs the phases of a change, or joins them, as far as time allows.
+    async fn pass_all(
+        &self,
+        request: &Request,
+        planned: &[PlannedRun],
+        deadline: Instant,
+        trail: &mut Trail,
+    ) -> Judged<Answer> {
         let creates = request.operation == Operation::Create;
         if planned.is_empty() {
             // Though nothing runs before it, what runs after it must not meet the last phases of its name's former owner.
-            if creates && runs::declared(new).is_ok_and(|resources| !resources.is_empty()) {
+            if creates && runs::declared(&request.object).is_ok_and(|resources| !resources.is_empty()) {
                 let seat = self.holder.seat(self.engine.replicas.alive());
                 self.refuse_existing(request, seat.is_some(), deadline).await?;
             }
             return Ok(Answer::allow());
         }
         if request.operation == Operation::Delete
-            && let Some(reason) = old["metadata"]["annotations"][labels::SKIP_PRE_DELETE].as_str()
+            && let Some(reason) = request.old_object["metadata"]["annotations"][labels::SKIP_PRE_DELETE].as_str()
         {
             let why = format!("annotation {} says: {reason}", labels::SKIP_PRE_DELETE);
             return Ok(self.skip(request, &why));
@@ -124,13 +174,13 @@ impl Admission {
         let mut passed = Vec::new();
         let mut warnings = Vec::new();
         'change: loop {
-            self.clear_way(&planned, &requester, seat.is_some(), deadline).await?;
+            self.clear_way(planned, &requester, seat.is_some(), deadline).await?;
             if creates {
                 self.refuse_existing(request, seat.is_some(), deadline).await?;
             }
             passed.clear();
             warnings.clear();
-            for planned in &planned {
+            for planned in planned {
                 let (target, planned) = (planned.target.clone(), planned.clone());
                 let admits = (keys.len() == 1).then_some((uid, generation));
                 let wish = Wish { planned, request: &requester, keys: &keys, admits, seat: seat.as_ref(), deadline };
@@ -166,24 +216,24 @@ impl Admission {
         self.engine.outcomes.skipped.fetch_add(1, Ordering::Relaxed);
         let (recorder, event) = (self.recorder.clone(), note.clone());
         tokio::spawn(async move { recorder.warning(&target, "PreDeleteSkipped", "PreDelete", &event).await });
-        let warning = message::cut(&format!("pre-delete was skipped: {why}"), WARNING_LIMIT);
         Answer::Allow {
-            warnings: vec![warning],
+            warnings: vec![skip_warning("was", why)],
             patch: Vec::new(),
             audit: vec![Audit { key: "pre-delete-skipped", value: note }],
         }
     }
 
-    fn plan(&self, change: Change<'_>) -> Judged<Vec<PlannedRun>> {
+    fn plan(&self, change: Change<'_>) -> Judged<Plan> {
         let plugins = self.plugins.read().unwrap_or_else(std::sync::PoisonError::into_inner);
-        // What goes is let go though its plugin is unknown: a sandbox must never be stuck.
-        let planned = match (runs::plan(change, Side::Pre, &plugins), change) {
-            (Ok(planned), _) => planned,
-            (Err(_), Change::Delete { .. }) => Vec::new(),
-            (Err(error), _) => return Err(Answer::deny(message::cut(&error.to_string(), message::DENIAL_LIMIT))),
-        };
+        if let Change::Delete { old } = change {
+            let (runs, failed) = runs::plan_deletion(old, Side::Pre, &plugins);
+            let why: Vec<String> = failed.iter().map(ToString::to_string).collect();
+            return Ok(Plan { runs, skipped: (!why.is_empty()).then(|| why.join("; ")) });
+        }
+        let planned = runs::plan(change, Side::Pre, &plugins)
+            .map_err(|error| Answer::deny(message::cut(&error.to_string(), message::DENIAL_LIMIT)))?;
         let steps: usize = planned.iter().flat_map(|run| &run.resources).map(|resource| resource.steps.len()).sum();
-        if steps > MOST_STEPS && !matches!(change, Change::Delete { .. }) {
+        if steps > MOST_STEPS {
             return Err(Answer::deny(format!(
                 "spec.resources: this change would run {steps} steps, and at most {MOST_STEPS} are run for one: give the sandbox fewer resources at a time, or the plugins fewer steps"
             )));
@@ -201,20 +251,7 @@ impl Admission {
                 return Err(Answer::deny(listed(&faults)));
             }
         }
-        Ok(planned)
-    }
-
-    async fn refresh_plugins(&self, deadline: Instant) -> Judged<()> {
-        let api: Api<ResourcePlugin> = Api::all(self.engine.client().clone());
-        match tokio::time::timeout_at(deadline, api.list(&ListParams::default())).await {
-            Ok(Ok(listed)) => {
-                let mut plugins = self.plugins.write().unwrap_or_else(std::sync::PoisonError::into_inner);
-                listed.into_iter().for_each(|plugin| plugins.insert(plugin));
-                Ok(())
-            }
-            Ok(Err(error)) => Err(Answer::broken(message::with_causes(&error))),
-            Err(_) => Err(busy("the API server did not say in time which plugins there are")),
-        }
+        Ok(Plan { runs: planned, skipped: None })
     }
 
     /// Nothing begins for a target while another change of it is undecided.
@@ -324,3 +361,11 @@ fn would_run(planned: &PlannedRun) -> String {
         .collect();
     message::cut(&format!("{} would run: {}", planned.phase, steps.join(", ")), WARNING_LIMIT)
 }
+
+fn skip_warning(tense: &str, why: &str) -> String {
+    message::cut(&format!("pre-delete {tense} skipped: {why}"), WARNING_LIMIT)
+}
+
+#[cfg(test)]
+#[path = "admit_tests.rs"]
+mod tests;

@@ -73,7 +73,8 @@ impl Admission {
 
     /// Refuses a request whose user lacks one of these rights.
     async fn require(&self, request: &Request, rights: &[Right], deadline: Instant, trail: &mut Trail) -> Judged<()> {
-        match tokio::time::timeout_at(deadline, self.rights.lacks(&request.user_info, rights)).await {
+        let lacks = self.rights.lacks(&request.namespace, &request.user_info, rights);
+        match tokio::time::timeout_at(deadline, lacks).await {
             Ok(Ok(None)) => Ok(()),
             Ok(Ok(Some(right))) => {
                 trail.lacks(right);

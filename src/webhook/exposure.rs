@@ -37,7 +37,9 @@ pub async fn watched(accepted: Arc<Accepted>, given: String, call: Request, next
     Response::from_parts(parts, Body::new(Watched { body, call: outcome }))
 }
 
-fn timeout(query: Option<&str>) -> Option<Duration> {
+/// How long the API server waits for the answer, where the query of its call says so. Whatever else the query is, nothing
+/// is answered for it before the body has been read.
+pub(super) fn timeout(query: Option<&str>) -> Option<Duration> {
     let query = url::form_urlencoded::parse(query?.as_bytes());
     let given = query.into_iter().find(|(name, _)| name == "timeout").map(|(_, value)| value)?;
     review::timeout(&given)

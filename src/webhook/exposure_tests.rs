@@ -74,3 +74,12 @@ async fn t02_every_other_end_of_a_call_counts_its_token_as_seen() {
     let gone = tokio::time::timeout(Duration::from_millis(50), it.answer("/slow", Body::empty())).await;
     assert!(gone.is_err() && it.exposed(), "the caller went away");
 }
+
+#[test]
+fn the_time_that_the_api_server_gives_is_found_in_any_query() {
+    for (query, seconds) in
+        [(Some("timeout=5s"), Some(5)), (Some("a=b&timeout=9s&timeout=x"), Some(9)), (Some("%zz"), None), (None, None)]
+    {
+        assert_eq!(timeout(query), seconds.map(Duration::from_secs), "{query:?}");
+    }
+}

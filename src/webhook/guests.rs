@@ -1,5 +1,5 @@
-//! Who is connected to a port, and who has to go when there are too many: whoever has not shown that it knows the token
-//! is a stranger, and strangers only ever cost each other their connections.
+//! Who is connected to a port, and who has to go when there are too many: whoever has not shown lately that it knows the
+//! token is a stranger, and strangers only ever cost each other their connections.
 //!
 //! It wraps the acceptor of a server, so that a connection counts from the moment it is made.
 
@@ -29,6 +29,8 @@ pub struct Bounds {
     pub strangers: usize,
     /// So many known ones; more than that are answered, and stay strangers.
     pub known: usize,
+    /// For so long after the last request with the token a connection is a known one.
+    pub vouched: Duration,
     /// For a TLS handshake.
     pub handshake: Duration,
     /// For a connection on which nothing has been said yet.
@@ -48,8 +50,23 @@ pub struct Guests {
 struct Present {
     next: u64,
     /// In the order in which they came.
-    strangers: BTreeMap<u64, (IpAddr, CancellationToken)>,
-    known: usize,
+    strangers: BTreeMap<u64, Seat>,
+    known: HashMap<u64, Seat>,
+}
+
+/// The place of one connection.
+#[derive(Clone, Debug)]
+struct Seat {
+    from: IpAddr,
+    sent_away: CancellationToken,
+    /// When it brought the token last, and whether that counts still.
+    vouch: Arc<Vouch>,
+}
+
+#[derive(Debug, Default)]
+struct Vouch {
+    holds: AtomicBool,
+    until: Mutex<Option<Instant>>,
 }
 
 /// One connection; it is in the extensions of each of its requests.
@@ -59,7 +76,7 @@ pub struct Caller(Arc<Guest>);
 #[derive(Debug)]
 struct Guest {
     number: u64,
-    known: AtomicBool,
+    vouch: Arc<Vouch>,
     sent_away: CancellationToken,
     guests: Arc<Guests>,
 }
@@ -72,7 +89,7 @@ impl Guests {
     /// Strangers' connections, and known ones.
     pub fn count(&self) -> (usize, usize) {
         let present = self.present();
-        (present.strangers.len(), present.known)
+        (present.strangers.len(), present.known.len())
     }
 
     fn present(&self) -> MutexGuard<'_, Present> {
@@ -80,62 +97,121 @@ impl Guests {
     }
 
     pub(super) fn enter(self: &Arc<Self>, from: IpAddr) -> Caller {
-        let sent_away = CancellationToken::new();
+        self.enter_at(from, Instant::now())
+    }
+
+    fn enter_at(self: &Arc<Self>, from: IpAddr, now: Instant) -> Caller {
+        let (sent_away, vouch) = (CancellationToken::new(), Arc::<Vouch>::default());
         let mut present = self.present();
         let number = present.next;
         present.next += 1;
-        present.strangers.insert(number, (network(from), sent_away.clone()));
-        if present.strangers.len() > self.bounds.strangers {
-            present.send_one_away();
-        }
+        let seat = Seat { from: network(from), sent_away: sent_away.clone(), vouch: vouch.clone() };
+        present.strangers.insert(number, seat);
+        present.settle(self.bounds, now);
         drop(present);
-        Caller(Arc::new(Guest { number, known: AtomicBool::new(false), sent_away, guests: self.clone() }))
+        Caller(Arc::new(Guest { number, vouch, sent_away, guests: self.clone() }))
+    }
+}
+
+impl Vouch {
+    fn until(&self) -> Option<Instant> {
+        *self.until.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on it counts until then; not at all where there is no time.
+    fn set(&self, until: Option<Instant>) {
+        *self.until.lock().unwrap_or_else(PoisonError::into_inner) = until;
+        self.holds.store(until.is_some(), Ordering::Release);
     }
 }
 
 impl Present {
+    /// Whoever has not brought the token for long is a stranger again, and of strangers no more stay than there is room
+    /// for.
+    fn settle(&mut self, bounds: Bounds, now: Instant) {
+        let late = self.known.iter().filter(|(_, seat)| seat.vouch.until().is_none_or(|until| until <= now));
+        let late: Vec<u64> = late.map(|(number, _)| *number).collect();
+        for number in late {
+            self.estrange(number);
+        }
+        while self.strangers.len() > bounds.strangers {
+            self.send_one_away();
+        }
+    }
+
+    fn estrange(&mut self, number: u64) {
+        if let Some(seat) = self.known.remove(&number) {
+            seat.vouch.set(None);
+            self.strangers.insert(number, seat);
+        }
+    }
+
     /// The oldest of the network that has the most, so that nobody can take the places of all others by coming often.
     fn send_one_away(&mut self) {
         let mut counts: HashMap<IpAddr, usize> = HashMap::new();
-        for (from, _) in self.strangers.values() {
-            *counts.entry(*from).or_default() += 1;
+        for seat in self.strangers.values() {
+            *counts.entry(seat.from).or_default() += 1;
         }
         let most = counts.values().max().copied().unwrap_or_default();
-        let first = self.strangers.iter().find(|(_, (from, _))| counts.get(from) == Some(&most));
+        let first = self.strangers.iter().find(|(_, seat)| counts.get(&seat.from) == Some(&most));
         if let Some(number) = first.map(|(number, _)| *number)
-            && let Some((_, sent_away)) = self.strangers.remove(&number)
+            && let Some(seat) = self.strangers.remove(&number)
         {
-            sent_away.cancel();
+            seat.sent_away.cancel();
         }
     }
 }
 
 impl Caller {
-    /// Whoever is at the other end knows the token: from now on no stranger can cost it its connection.
+    /// Whoever is at the other end has just shown that it knows the token: for a while no stranger can cost it its
+    /// connection.
     pub fn vouch(&self) {
-        if self.is_known() {
+        self.vouch_at(Instant::now());
+    }
+
+    fn vouch_at(&self, now: Instant) {
+        let Guest { number, guests, vouch, .. } = &*self.0;
+        let until = Some(now + guests.bounds.vouched);
+        let mut present = guests.present();
+        if present.known.contains_key(number) {
+            vouch.set(until);
             return;
         }
-        let mut present = self.0.guests.present();
-        if present.known < self.0.guests.bounds.known && present.strangers.remove(&self.0.number).is_some() {
-            present.known += 1;
-            self.0.known.store(true, Ordering::Release);
+        let Some(seat) = present.strangers.remove(number) else { return };
+        if present.known.len() >= guests.bounds.known {
+            present.settle(guests.bounds, now);
+        }
+        if present.known.len() < guests.bounds.known {
+            present.known.insert(*number, seat);
+            vouch.set(until);
+        } else {
+            present.strangers.insert(*number, seat);
         }
     }
 
+    /// Whoever is at the other end has just shown that it does not know the token, whatever came before.
+    pub fn refuse(&self) {
+        let mut present = self.0.guests.present();
+        present.estrange(self.0.number);
+        present.settle(self.0.guests.bounds, Instant::now());
+    }
+
     fn is_known(&self) -> bool {
-        self.0.known.load(Ordering::Acquire)
+        self.0.vouch.holds.load(Ordering::Acquire)
+    }
+
+    /// Until when the other end is known if it says nothing more; a stranger from now on where that is over.
+    fn known_until(&self) -> Option<Instant> {
+        self.0.guests.present().settle(self.0.guests.bounds, Instant::now());
+        self.0.vouch.until()
     }
 }
 
 impl Drop for Guest {
     fn drop(&mut self) {
         let mut present = self.guests.present();
-        if self.known.load(Ordering::Acquire) {
-            present.known -= 1;
-        } else {
-            present.strangers.remove(&self.number);
-        }
+        present.known.remove(&self.number);
+        present.strangers.remove(&self.number);
     }
 }
 
@@ -193,48 +269,63 @@ where
 pub struct Watched<I> {
     inner: I,
     caller: Caller,
-    /// None for whoever is known.
-    limits: Option<StrangersLimits>,
+    sent_away: Pin<Box<WaitForCancellationFutureOwned>>,
+    /// Until when a stranger has to be done, or a known one to show the token again.
+    timer: Pin<Box<Sleep>>,
+    stage: Stage,
 }
 
-#[derive(Debug)]
-struct StrangersLimits {
-    sent_away: Pin<Box<WaitForCancellationFutureOwned>>,
-    timer: Pin<Box<Sleep>>,
-    has_spoken: bool,
+/// What the other end is, as far as its timer knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Silent,
+    Speaking,
+    Known,
 }
 
 impl<I> Watched<I> {
     fn new(inner: I, caller: Caller) -> Self {
-        let limits = StrangersLimits {
-            sent_away: Box::pin(caller.0.sent_away.clone().cancelled_owned()),
-            timer: Box::pin(tokio::time::sleep(caller.0.guests.bounds.silent)),
-            has_spoken: false,
-        };
-        Self { inner, caller, limits: Some(limits) }
+        let sent_away = Box::pin(caller.0.sent_away.clone().cancelled_owned());
+        let timer = Box::pin(tokio::time::sleep(caller.0.guests.bounds.silent));
+        Self { inner, caller, sent_away, timer, stage: Stage::Silent }
     }
 
     fn check(&mut self, context: &mut Context<'_>) -> io::Result<()> {
-        let Some(limits) = &mut self.limits else { return Ok(()) };
-        if self.caller.is_known() {
-            self.limits = None;
-            return Ok(());
+        match (self.stage, self.caller.is_known()) {
+            (Stage::Known, false) => self.is_stranger_again(),
+            (Stage::Silent | Stage::Speaking, true) => self.turn(Stage::Known, self.caller.0.guests.bounds.vouched),
+            _ => {}
         }
-        if limits.sent_away.as_mut().poll(context).is_ready() {
+        if self.sent_away.as_mut().poll(context).is_ready() {
             return Err(sent_away());
         }
-        if limits.timer.as_mut().poll(context).is_ready() {
-            return Err(too_slow());
+        while self.timer.as_mut().poll(context).is_ready() {
+            if self.stage != Stage::Known {
+                return Err(too_slow());
+            }
+            match self.caller.known_until() {
+                Some(until) => self.timer.as_mut().reset(until),
+                None => self.is_stranger_again(),
+            }
         }
         Ok(())
     }
 
+    /// It may be in the middle of something, and has as long for that as any stranger has.
+    fn is_stranger_again(&mut self) {
+        self.turn(Stage::Speaking, self.caller.0.guests.bounds.speaking);
+    }
+
+    fn turn(&mut self, stage: Stage, limit: Duration) {
+        self.stage = stage;
+        self.timer.as_mut().reset(Instant::now() + limit);
+    }
+
     fn has_said_something(&mut self, context: &mut Context<'_>) {
-        if let Some(limits) = self.limits.as_mut().filter(|limits| !limits.has_spoken) {
-            limits.has_spoken = true;
-            limits.timer.as_mut().reset(Instant::now() + self.caller.0.guests.bounds.speaking);
+        if self.stage == Stage::Silent {
+            self.turn(Stage::Speaking, self.caller.0.guests.bounds.speaking);
             // Whatever it is, it is looked at again before the next wait.
-            let _ = limits.timer.as_mut().poll(context);
+            let _ = self.timer.as_mut().poll(context);
         }
     }
 }
@@ -294,65 +385,5 @@ fn too_slow() -> io::Error {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const BOUNDS: Bounds =
-        Bounds { strangers: 4, known: 2, handshake: Duration::ZERO, silent: Duration::ZERO, speaking: Duration::ZERO };
-
-    fn from(last: u8) -> IpAddr {
-        [10, 0, 0, last].into()
-    }
-
-    fn is_sent_away(caller: &Caller) -> bool {
-        caller.0.sent_away.is_cancelled()
-    }
-
-    #[test]
-    fn t04_the_oldest_of_whoever_has_the_most_connections_is_sent_away() {
-        let guests = Guests::new(BOUNDS);
-        let other = guests.enter(from(1));
-        let greedy: Vec<Caller> = (0..50).map(|_| guests.enter(from(2))).collect();
-        assert!(!is_sent_away(&other), "one connection was lost to another's fifty");
-        let gone = greedy.iter().filter(|caller| is_sent_away(caller)).count();
-        assert_eq!((gone, guests.count()), (47, (4, 0)));
-        assert!(greedy[47..].iter().all(|caller| !is_sent_away(caller)), "the newest stay");
-    }
-
-    #[test]
-    fn t04_whoever_is_known_is_sent_away_by_nobody_and_takes_no_strangers_place() {
-        let guests = Guests::new(BOUNDS);
-        let api_server = guests.enter(from(1));
-        api_server.vouch();
-        api_server.vouch();
-        let strangers: Vec<Caller> = (0..10).map(|_| guests.enter(from(1))).collect();
-        assert_eq!((guests.count(), is_sent_away(&api_server)), ((4, 1), false));
-        drop(strangers);
-        drop(api_server);
-        assert_eq!(guests.count(), (0, 0));
-    }
-
-    #[test]
-    fn t04_even_those_who_know_the_token_are_so_many_at_most() {
-        let guests = Guests::new(BOUNDS);
-        let known: Vec<Caller> = (0..3).map(|_| guests.enter(from(1))).collect();
-        known.iter().for_each(Caller::vouch);
-        assert_eq!(guests.count(), (1, 2));
-    }
-
-    #[test]
-    fn t04_a_connection_that_was_sent_away_cannot_become_known() {
-        let guests = Guests::new(BOUNDS);
-        let callers: Vec<Caller> = (0..5).map(|_| guests.enter(from(1))).collect();
-        callers[0].vouch();
-        assert_eq!((guests.count(), is_sent_away(&callers[0])), ((4, 0), true));
-    }
-
-    #[test]
-    fn t04_addresses_of_one_ipv6_network_are_one_place() {
-        let of = |text: &str| network(text.parse().unwrap());
-        assert_eq!(of("fd00:1:2:3::1"), of("fd00:1:2:3:ffff::2"));
-        assert_ne!(of("fd00:1:2:3::1"), of("fd00:1:2:4::1"));
-        assert_eq!(of("::ffff:10.0.0.1"), of("10.0.0.1"));
-    }
-}
+#[path = "guests_tests.rs"]
+mod tests;

@@ -1,23 +1,20 @@
 //! The validating webhook of plugins: what a schema cannot say of them, and what a sandbox still needs.
 
 use super::admit::{WARNING_LIMIT, listed};
+use super::pages::{Stored, pages, record_pages};
 use super::review::{Answer, Operation, Request};
-use crate::api::{Phase, PhaseRun, ResourcePluginSpec, SandboxRecord, Workflow, origin};
-use crate::controller::sandbox_resource;
+use crate::api::{Phase, PhaseRun, ResourcePluginSpec, Workflow};
 use crate::engine::Engine;
 use crate::plan::check::{self, Fault};
 use crate::plan::http::Allowed;
 use crate::plan::plugins::{Plugins, is_versioned};
-use crate::plan::{message, overlay, runs, timing};
-use futures::{Stream, StreamExt, TryStreamExt, stream};
+use crate::plan::{message, overlay, timing};
+use futures::{StreamExt, TryStreamExt};
 use kube::Api;
-use kube::api::{DynamicObject, ListParams};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// Objects asked for at once.
-const PAGE: u32 = 500;
 /// As many sandboxes are named in a refusal.
 const NAMED: usize = 5;
 
@@ -69,6 +66,10 @@ impl PluginAdmission {
         };
         let mut faults = self.allowed.faults(&spec);
         faults.extend(uncallable(&spec, self.engine.callable()));
+        let too_much = self.plugins.read().unwrap_or_else(PoisonError::into_inner).too_much(name, &spec);
+        if let Some(fault) = too_much {
+            return Answer::deny(fault);
+        }
         // A plugin may have hundreds of expressions, and each takes a while to parse.
         let name = name.to_owned();
         let mut warnings = check::warnings(&spec, timing::covered(timing::LONGEST_HOLD));
@@ -102,26 +103,22 @@ impl PluginAdmission {
     /// still owed.
     async fn users(&self, plugin: &str) -> Result<Vec<String>, kube::Error> {
         let client = self.engine.client();
-        let sandboxes: Api<DynamicObject> = Api::all_with(client.clone(), &sandbox_resource());
-        let records: Api<SandboxRecord> = Api::all(client.clone());
         let phases: Api<PhaseRun> = Api::all(client.clone());
         let mut users = BTreeSet::new();
-        let mut stored =
-            pages(sandboxes, |sandbox: DynamicObject| serde_json::to_value(sandbox).unwrap_or_default()).boxed();
-        while let Some(object) = stored.try_next().await? {
-            if users.len() < NAMED && self.uses(&object, plugin) {
-                users.insert(format!("sandbox {}", runs::target(&object)));
+        let mut stored = pages(client.clone()).boxed();
+        while users.len() < NAMED
+            && let Some(sandbox) = stored.try_next().await?
+        {
+            if self.uses(&sandbox, plugin) {
+                users.insert(sandbox.shown());
             }
         }
-        let stored_of = |record: SandboxRecord| match origin::is_own_record(&record.metadata, false) {
-            true => record.spec.stored,
-            // A sandbox that is there was found above, and a record of another cluster uses nothing.
-            false => Value::Null,
-        };
-        let mut recorded = pages(records, stored_of).boxed();
-        while let Some(object) = recorded.try_next().await? {
-            let user = format!("sandbox {}", runs::target(&object));
-            if users.len() < NAMED && !users.contains(&user) && self.uses(&object, plugin) {
+        let mut recorded = record_pages(client.clone()).boxed();
+        while users.len() < NAMED
+            && let Some(sandbox) = recorded.try_next().await?
+        {
+            let user = sandbox.shown();
+            if !users.contains(&user) && self.uses(&sandbox, plugin) {
                 users.insert(format!("{user} (deleted, but its last phases are still to run)"));
             }
         }
@@ -131,19 +128,17 @@ impl PluginAdmission {
                 continue;
             }
             let run = phases.get_opt(&open.name).await?;
-            if run.is_some_and(|run| self.uses(&run.spec.object, plugin)) {
+            if run.is_some_and(|run| self.uses(&Stored::of(&run.spec.object), plugin)) {
                 users.insert(format!("{user} (a change of it is under way in phaserun {})", open.name));
             }
         }
         Ok(users.into_iter().collect())
     }
 
-    fn uses(&self, object: &Value, plugin: &str) -> bool {
+    fn uses(&self, sandbox: &Stored, plugin: &str) -> bool {
         let plugins = self.plugins.read().unwrap_or_else(PoisonError::into_inner);
-        let latest = runs::latest(object);
-        runs::declared(object).unwrap_or_default().iter().any(|resource| {
-            let found = plugins.resolve(&resource.plugin, latest.get(&resource.name).map(String::as_str));
-            found.is_ok_and(|found| found.name == plugin)
+        sandbox.plugins().any(|(reference, latest)| {
+            plugins.resolve(reference, latest).map_or_else(|error| error.is_of(plugin), |found| found.name == plugin)
         })
     }
 }
@@ -223,26 +218,6 @@ impl RunnerLimits {
         let of_run = |phase: Phase| name.strip_prefix(phase.slug()).is_some_and(|rest| rest.starts_with('-'));
         self.own_secrets.iter().any(|own| own == name) || Phase::ALL.into_iter().any(of_run)
     }
-}
-
-/// Every object of a kind, page by page, each as what `of` makes of it.
-fn pages<K>(api: Api<K>, of: fn(K) -> Value) -> impl Stream<Item = Result<Value, kube::Error>>
-where
-    K: Clone + serde::de::DeserializeOwned + std::fmt::Debug + Send + 'static,
-{
-    let first = Some(ListParams::default().limit(PAGE));
-    stream::try_unfold(first, move |next| {
-        let api = api.clone();
-        async move {
-            let Some(params) = next else { return Ok::<_, kube::Error>(None) };
-            let list = api.list(&params).await?;
-            let next = list.metadata.continue_.filter(|token| !token.is_empty());
-            let next = next.map(|token| ListParams::default().limit(PAGE).continue_token(&token));
-            let objects = list.items.into_iter().map(of).map(Ok::<_, kube::Error>);
-            Ok(Some((stream::iter(objects.collect::<Vec<_>>()), next)))
-        }
-    })
-    .try_flatten()
 }
 
 #[cfg(test)]

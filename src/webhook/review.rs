@@ -113,6 +113,24 @@ impl Answer {
         self
     }
 
+    /// The same answer where it refuses; else with the warnings of another one that allows, and all that is noted of it.
+    #[must_use]
+    pub fn joined(mut self, more: Self) -> Self {
+        if let (Self::Allow { warnings, audit, .. }, Self::Allow { warnings: others, audit: notes, .. }) =
+            (&mut self, more)
+        {
+            warnings.extend(others);
+            for note in notes {
+                match audit.iter_mut().find(|known| known.key == note.key) {
+                    // The log keeps one for a key.
+                    Some(known) => known.value = format!("{}; {}", known.value, note.value),
+                    None => audit.push(note),
+                }
+            }
+        }
+        self
+    }
+
     /// The change is not right, or a phase did not let it through.
     pub fn deny(message: impl Into<String>) -> Self {
         Self::refusal(422, "Invalid", message, None)
@@ -219,6 +237,18 @@ mod tests {
         assert_eq!(review["response"]["status"]["code"], 429);
         assert_eq!(review["response"]["status"]["reason"], "TooManyRequests");
         assert_eq!(review["response"]["status"]["details"]["retryAfterSeconds"], 2);
+    }
+
+    #[test]
+    fn an_answer_that_is_joined_keeps_every_warning_and_note() {
+        let skipped = |why: &str| {
+            let audit = Audit { key: "pre-delete-skipped", value: why.into() };
+            Answer::warn(vec![why.into()]).with_audit([audit])
+        };
+        let joined = skipped("a").joined(skipped("b")).into_review("u");
+        assert_eq!(joined["response"]["warnings"], json!(["a", "b"]));
+        assert_eq!(joined["response"]["auditAnnotations"]["pre-delete-skipped"], "a; b");
+        assert_eq!(Answer::deny("no").joined(skipped("a")), Answer::deny("no"));
     }
 
     #[test]

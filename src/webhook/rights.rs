@@ -1,28 +1,12 @@
-//! What a sandbox's author must be allowed to do, asked of the API server: a Sandbox gives nobody a right that they
-//! lack.
+//! What a sandbox's author must be allowed to do: a Sandbox gives nobody a right that they lack.
 
-use super::review::UserInfo;
 use crate::api::labels;
 use crate::plan::references;
-use futures::{StreamExt, stream};
-use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
-use kube::api::{ObjectMeta, PostParams};
-use kube::{Api, Client};
 use serde_json::Value;
-use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
-
-/// How long a granted right counts without being asked for again.
-const GRANTED_FOR: Duration = Duration::from_secs(10);
-/// More answers than this are not remembered.
-const REMEMBERED: usize = 4096;
 
 /// More rights are not asked for in one change.
 const MOST_RIGHTS: usize = 256;
-/// How many of them are asked for at once.
-const AT_ONCE: usize = 8;
 
 /// A right that a change needs.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -36,14 +20,6 @@ pub struct Right {
     pub field: String,
     /// What else can be done.
     pub hint: &'static str,
-}
-
-/// Why a right could not be established.
-#[derive(Debug, thiserror::Error)]
-#[error("the API server did not say what {user} may do")]
-pub struct RightsError {
-    user: String,
-    source: Box<kube::Error>,
 }
 
 /// The rights that a change needs: `use` of each plugin whose resource is new or changed; and where a fork is new or
@@ -201,77 +177,6 @@ impl Right {
             "{}: {user:?} may not {self}; ask a cluster admin for a role with verb \"{}\" on it{}",
             self.field, self.verb, self.hint
         )
-    }
-}
-
-/// Asks the API server, and remembers for a moment what it granted.
-pub struct Rights {
-    client: Client,
-    granted: Mutex<HashMap<(UserInfo, Right), Instant>>,
-}
-
-impl Rights {
-    pub fn new(client: Client) -> Self {
-        Self { client, granted: Mutex::default() }
-    }
-
-    /// The first of `rights` that `user` lacks.
-    pub async fn lacks<'a>(&self, user: &UserInfo, rights: &'a [Right]) -> Result<Option<&'a Right>, RightsError> {
-        let ask = |right| async move { (right, self.has(user, right).await) };
-        let all: Vec<_> = rights.iter().map(ask).collect();
-        let mut asked = stream::iter(all).buffered(AT_ONCE);
-        while let Some((right, has)) = asked.next().await {
-            if !has? {
-                return Ok(Some(right));
-            }
-        }
-        Ok(None)
-    }
-
-    /// Whether `user` has `right`.
-    pub async fn has(&self, user: &UserInfo, right: &Right) -> Result<bool, RightsError> {
-        let key = (user.clone(), Right { field: String::new(), hint: "", ..right.clone() });
-        if self
-            .granted
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .get(&key)
-            .is_some_and(|at| at.elapsed() < GRANTED_FOR)
-        {
-            return Ok(true);
-        }
-        let review = SubjectAccessReview {
-            metadata: ObjectMeta::default(),
-            spec: SubjectAccessReviewSpec {
-                user: Some(user.username.clone()),
-                uid: user.uid.clone(),
-                groups: user.groups.clone(),
-                extra: user.extra.clone(),
-                resource_attributes: Some(ResourceAttributes {
-                    verb: Some(right.verb.to_owned()),
-                    group: Some(right.group.to_owned()),
-                    resource: Some(right.resource.to_owned()),
-                    namespace: right.namespace.clone(),
-                    name: right.name.clone(),
-                    ..ResourceAttributes::default()
-                }),
-                ..SubjectAccessReviewSpec::default()
-            },
-            status: None,
-        };
-        let answer = Api::<SubjectAccessReview>::all(self.client.clone())
-            .create(&PostParams::default(), &review)
-            .await
-            .map_err(|source| RightsError { user: user.username.clone(), source: Box::new(source) })?;
-        let allowed = answer.status.is_some_and(|status| status.allowed);
-        if allowed {
-            let mut granted = self.granted.lock().unwrap_or_else(PoisonError::into_inner);
-            if granted.len() >= REMEMBERED {
-                granted.clear();
-            }
-            granted.insert(key, Instant::now());
-        }
-        Ok(allowed)
     }
 }
 

@@ -6,7 +6,7 @@ use super::exposure;
 use super::guests::Caller;
 use super::mutate;
 use super::plugin::PluginAdmission;
-use super::review::{Answer, Request, timeout};
+use super::review::{Answer, Request};
 use crate::api::GROUP;
 use crate::certs::token::accept::Accepted;
 use crate::certs::webhook_spec::{MUTATE_PATH, VALIDATE_PATH};
@@ -19,7 +19,6 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::post;
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::time::Instant;
 
 /// What the webhooks need.
@@ -41,17 +40,21 @@ pub fn router(webhooks: Arc<Webhooks>, accepted: Arc<Accepted>) -> Router {
 }
 
 /// `routes`, for whoever knows the token. It stands before everything else: nothing of a stranger's body is read. A
-/// connection that has brought the token once is not one of a stranger's any more.
+/// connection that has just brought the token is not one of a stranger's, until it brings a wrong one.
 fn guarded(routes: Router, accepted: Arc<Accepted>, metrics: Arc<Metrics>) -> Router {
     let guard = move |call: Call, next: Next| {
         let (accepted, metrics) = (accepted.clone(), metrics.clone());
         async move {
             let given = token(call.uri().path()).unwrap_or_default().to_owned();
+            let caller = call.extensions().get::<Caller>();
             if !accepted.lets_in(&given).await {
                 metrics.stranger();
+                if let Some(caller) = caller {
+                    caller.refuse();
+                }
                 return StatusCode::NOT_FOUND.into_response();
             }
-            if let Some(caller) = call.extensions().get::<Caller>() {
+            if let Some(caller) = caller {
                 caller.vouch();
             }
             exposure::watched(accepted, given, call, next).await
@@ -68,7 +71,7 @@ fn token(path: &str) -> Option<&str> {
 
 async fn validate(State(webhooks): State<Arc<Webhooks>>, call: Call) -> Response {
     let began = Instant::now();
-    let deadline = began + timing::hold(given(&call));
+    let deadline = began + timing::hold(exposure::timeout(call.uri().query()));
     let (request, _room) = match webhooks.room.receive(call.into_body(), deadline).await {
         Ok(received) => received,
         Err(answer) => return answer,
@@ -86,7 +89,7 @@ async fn validate(State(webhooks): State<Arc<Webhooks>>, call: Call) -> Response
 }
 
 async fn default(State(webhooks): State<Arc<Webhooks>>, call: Call) -> Response {
-    let deadline = Instant::now() + timing::hold(given(&call));
+    let deadline = Instant::now() + timing::hold(exposure::timeout(call.uri().query()));
     let (request, _room) = match webhooks.room.receive(call.into_body(), deadline).await {
         Ok(received) => received,
         Err(answer) => return answer,
@@ -99,14 +102,6 @@ async fn default(State(webhooks): State<Arc<Webhooks>>, call: Call) -> Response 
         _ => Answer::allow(),
     };
     Json(answer.into_review(&request.uid)).into_response()
-}
-
-/// How long the API server waits for the answer, where it says so. Whatever else the query is, nothing is answered for
-/// it before the body has been read.
-fn given(call: &Call) -> Option<Duration> {
-    let query = url::form_urlencoded::parse(call.uri().query()?.as_bytes());
-    let given = query.into_iter().find(|(name, _)| name == "timeout").map(|(_, value)| value)?;
-    timeout(&given)
 }
 
 enum Kind {

@@ -30,6 +30,8 @@ use super::guests::{Bounds, Gate, Guests};
 pub const WEBHOOK_BOUNDS: Bounds = Bounds {
     strangers: 256,
     known: 1024,
+    // More than the 90 s for which the API server keeps a connection that it does not use.
+    vouched: Duration::from_secs(120),
     handshake: Duration::from_secs(10),
     silent: Duration::from_secs(100),
     speaking: Duration::from_secs(10),
@@ -38,6 +40,7 @@ pub const WEBHOOK_BOUNDS: Bounds = Bounds {
 pub const PROBE_BOUNDS: Bounds = Bounds {
     strangers: 64,
     known: 0,
+    vouched: Duration::ZERO,
     handshake: Duration::from_secs(10),
     silent: Duration::from_secs(10),
     speaking: Duration::from_secs(30),

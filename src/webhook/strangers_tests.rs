@@ -8,13 +8,14 @@ use tokio::net::TcpSocket;
 const BOUNDS: Bounds = Bounds {
     strangers: 16,
     known: 4,
+    vouched: SOON,
     handshake: Duration::from_millis(800),
     silent: Duration::from_millis(1500),
     speaking: Duration::from_millis(800),
 };
 const SOON: Duration = Duration::from_secs(10);
 
-/// A server whose `/known` lets the connection be known, as the right token does.
+/// A server whose `/known` lets the connection be known, as the right token does, and `/unknown` not, as a wrong one.
 fn start_guarded(certificates: &Certificates, bounds: Bounds) -> (SocketAddr, Arc<Guests>) {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let serving = Serving::new(names());
@@ -23,7 +24,12 @@ fn start_guarded(certificates: &Certificates, bounds: Bounds) -> (SocketAddr, Ar
         caller.vouch();
         "ok"
     };
-    let router = Router::new().route("/now", get(|| async { "ok" })).route("/known", get(vouch));
+    let refuse = |Extension(caller): Extension<Caller>| async move {
+        caller.refuse();
+        "ok"
+    };
+    let routes = Router::new().route("/now", get(|| async { "ok" }));
+    let router = routes.route("/known", get(vouch)).route("/unknown", get(refuse));
     let listening = listen("127.0.0.1:0".parse().unwrap()).unwrap();
     let (address, guests) = (listening.address, Guests::new(bounds));
     let config = tls(serving.into()).unwrap();
@@ -82,6 +88,38 @@ async fn t04_unfinished_headers_keep_few_connections_and_cost_the_api_server_non
     }
     tokio::time::sleep(BOUNDS.speaking).await;
     assert!(ask(&mut known, "/now").await.is_ok(), "an idle connection of who is known lives on");
+}
+
+#[tokio::test]
+async fn t04_a_connection_is_closed_that_was_known_and_brings_no_token_any_more() {
+    let certificates = issue();
+    let vouched = Duration::from_secs(1);
+    let (address, guests) = start_guarded(&certificates, Bounds { vouched, ..BOUNDS });
+    let mut idle = connect(address, &certificates, NAME, &["http/1.1"]).await.unwrap();
+    ask(&mut idle, "/known").await.unwrap();
+    let began = Instant::now();
+    assert!(is_closed(&mut idle).await);
+    assert!(began.elapsed() > vouched, "{:?}", began.elapsed());
+    until("nobody is left", || guests.count() == (0, 0)).await;
+    let mut used = connect(address, &certificates, NAME, &["http/1.1"]).await.unwrap();
+    for _ in 0..5 {
+        ask(&mut used, "/known").await.unwrap();
+        tokio::time::sleep(vouched * 3 / 4).await;
+        assert_eq!(guests.count(), (0, 1), "each request with the token counts anew");
+    }
+}
+
+#[tokio::test]
+async fn t04_a_wrong_token_has_a_known_connection_closed_as_a_strangers() {
+    let certificates = issue();
+    let (address, guests) = start_guarded(&certificates, BOUNDS);
+    let mut caller = connect(address, &certificates, NAME, &["http/1.1"]).await.unwrap();
+    ask(&mut caller, "/known").await.unwrap();
+    ask(&mut caller, "/unknown").await.unwrap();
+    assert_eq!(guests.count(), (1, 0));
+    let began = Instant::now();
+    assert!(is_closed(&mut caller).await);
+    assert!(began.elapsed() < BOUNDS.speaking * 2, "{:?}", began.elapsed());
 }
 
 #[tokio::test]

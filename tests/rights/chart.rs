@@ -132,3 +132,18 @@ fn t17_in_sluices_own_namespace_secrets_are_listed_and_changed_by_name_alone() {
         }
     }
 }
+
+#[test]
+fn t10_every_request_for_a_lease_that_the_account_may_make_is_of_the_level_for_leases() {
+    let leases = rules(|file, _| file == "rbac-namespaces.yaml");
+    let leases: Vec<_> = leases.iter().filter(|(_, rule)| has(rule, "resources", "leases")).collect();
+    assert_eq!(leases.len(), 1, "{leases:?}");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("charts/sluice/templates/flowschema.yaml");
+    let schema = documents(&std::fs::read_to_string(path).unwrap()).remove(0);
+    let spec = &schema["spec"];
+    assert_eq!(spec["priorityLevelConfiguration"]["name"], "leader-election");
+    assert!(spec["matchingPrecedence"].as_i64().unwrap() < 900, "an own one of service accounts would come first");
+    let rule = &spec["rules"][0]["resourceRules"][0];
+    assert_eq!(rule["verbs"], leases[0].1["verbs"]);
+    assert_eq!(rule["resources"], leases[0].1["resources"], "nothing else may use up that level");
+}
