@@ -22,7 +22,9 @@ const FILE_IS: &str = "an absolute path at least two levels deep, as in /out/fil
     validation = Rule::new("!has(self.outputs) || !(has(self.apply) || has(self.delete))")
         .message("only script, wait and http have outputs").field_path(".outputs"),
     validation = Rule::new("!has(self.inputs) || has(self.script)")
-        .message("inputs are for scripts; other actions read their values in expressions, as ${params.NAME} or ${steps.STEP.OUTPUT}").field_path(".inputs")
+        .message("inputs are for scripts; other actions read their values in expressions, as ${params.NAME} or ${steps.STEP.OUTPUT}").field_path(".inputs"),
+    validation = Rule::new("!has(self.readOnly) || !self.readOnly || !(has(self.apply) || has(self.delete))")
+        .message("apply and delete change objects, so such a step is not read-only: leave it out, or give the check a step of its own").field_path(".readOnly")
 )]
 pub struct Step {
     /// Unique within its phase. An `apply` step of the same name in another phase keeps the same set of objects.
@@ -60,6 +62,10 @@ pub struct Step {
     /// Whether the phase goes on, and can succeed, though this step failed for good. What waits for it runs all the same.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub continue_on_error: bool,
+    /// The step only looks and makes nothing, such as one that checks parameters. Where nothing but such steps of a resource has begun,
+    /// nothing of it is undone.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub read_only: bool,
     /// A script, run in a pod of the runner's image; it begins with `#!`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 3, max = 131072))]

@@ -20,8 +20,10 @@ pub fn undo(name: &str, run: &PhaseRunSpec, steps: &[StepStatus], live: Option<&
     let named = |resource: &RunResource| declared.iter().find(|d| d.name == resource.name);
     let lives = |resource: &RunResource| named(resource).filter(|declared| is_same(declared));
     let shared = |undo: RunResource| RunResource { shares_name: named(&undo).is_some(), ..undo };
+    let makes = |resource: &RunResource, name: &str| !resource.steps.iter().any(|s| s.name == name && s.read_only);
     let begun = |resource: &&RunResource| {
-        steps.iter().any(|s| s.resource == resource.name && !matches!(s.state, StepState::Pending | StepState::Skipped))
+        let of_it = steps.iter().filter(|s| s.resource == resource.name && makes(resource, &s.step));
+        of_it.into_iter().any(|s| !matches!(s.state, StepState::Pending | StepState::Skipped))
     };
     let begun: Vec<_> = run.resources.iter().filter(begun).collect();
     let undone = |undo: &dyn Fn(&RunResource) -> Option<RunResource>| {
@@ -103,6 +105,7 @@ fn leaving(resource: &RunResource) -> Option<RunResource> {
 mod tests {
     use super::*;
     use crate::api::{Apply, Step, TargetRef};
+    use rstest::rstest;
     use serde_json::json;
 
     fn run(phase: Phase, steps: Vec<Step>, undo: Vec<Step>) -> PhaseRunSpec {
@@ -131,6 +134,23 @@ mod tests {
 
     fn ended(state: StepState) -> Vec<StepStatus> {
         vec![StepStatus { resource: "db".into(), step: "s".into(), state, ..StepStatus::default() }]
+    }
+
+    #[rstest]
+    #[case::the_check_alone(StepState::Failed, StepState::Pending, false)]
+    #[case::what_comes_after_it(StepState::Succeeded, StepState::Failed, true)]
+    #[case::after_it_and_still_running(StepState::Succeeded, StepState::Running, true)]
+    #[case::nothing_after_it(StepState::Succeeded, StepState::Skipped, false)]
+    fn t07_what_only_looks_is_no_reason_to_undo(
+        #[case] check: StepState,
+        #[case] make: StepState,
+        #[case] undone: bool,
+    ) {
+        let steps = vec![Step { read_only: true, ..script("check") }, script("make")];
+        let run = run(Phase::PreCreate, steps, vec![script("drop")]);
+        let status = |step: &str, state| StepStatus { step: step.into(), ..ended(state).remove(0) };
+        let seen = [status("check", check), status("make", make)];
+        assert_eq!(undo("r-1", &run, &seen, None).is_some(), undone);
     }
 
     #[test]

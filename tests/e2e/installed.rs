@@ -233,7 +233,7 @@ fn w35_while_all_of_sluice_is_down_only_sandboxes_and_plugins_wait_and_a_deletio
     kubectl(&["delete", "namespace", &other, "--timeout=120s"]).ok();
     // All of that was while Sluice's own kinds do wait.
     let refused = apply(&space.sandbox("new", "  {}")).refused();
-    assert!(refused.stderr.contains("failed calling webhook \"default.sluice.dev\""), "{}", refused.stderr);
+    assert!(refused.stderr.contains("failed calling webhook \"validate.sluice.dev\""), "{}", refused.stderr);
     let delete = || kubectl(&["-n", namespace, "delete", "sandbox", "x", "--timeout=30s"]);
     let refused = delete().refused();
     assert!(refused.stderr.contains("failed calling webhook \"validate.sluice.dev\""), "{}", refused.stderr);

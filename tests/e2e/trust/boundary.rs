@@ -135,6 +135,30 @@ fn t16_runs_records_and_statuses_are_written_by_sluice_alone_though_no_replica_a
 }
 
 #[test]
+fn t07_what_is_being_deleted_gets_no_other_spec_for_its_post_delete() {
+    let space = Space::new("leaving");
+    let plugin = space.plugin("witness", &witnesses());
+    let spec = format!("  resources: [{{name: r, plugin: {plugin}}}]");
+    let held = space.sandbox("x", &spec).replace("{name: x,", "{name: x, finalizers: [example.com/hold],");
+    apply(&held).ok();
+    space.rest("x");
+    let namespace = space.namespace.as_str();
+    kubectl(&["-n", namespace, "delete", "sandbox", "x", "--wait=false"]).ok();
+    let patch = |patch: &str| kubectl(&["-n", namespace, "patch", "sandbox", "x", "--type=merge", "-p", patch]);
+    for (change, field) in [
+        (r#"{"spec": {"resources": []}}"#, "spec: sandbox x is being deleted"),
+        (r#"{"spec": {"description": "another"}}"#, "spec: sandbox x is being deleted"),
+        (r#"{"metadata": {"annotations": {"sluice.dev/latest": "{}"}}}"#, "metadata.annotations[sluice.dev/latest]"),
+    ] {
+        let said = patch(change).refused().stderr;
+        assert!(said.contains(field) && said.contains("Forbidden"), "{change}: {said}");
+    }
+    patch(r#"{"metadata": {"labels": {"a": "b"}, "annotations": {"c": "d"}}}"#).ok();
+    patch(r#"{"metadata": {"finalizers": null}}"#).ok();
+    eventually(SOON, "its post-delete runs", || (space.count("x")["PostDelete"] == 1).then_some(()));
+}
+
+#[test]
 fn a_plugin_that_names_sluices_own_namespace_is_refused_though_no_replica_answers() {
     let space = Space::alone("beside");
     let _down = Scaled::to(0);

@@ -1,6 +1,7 @@
 //! What a step, its pod and its parameters must not get by what they say.
 
-use crate::cluster::{Space, apply, kubectl, list, step_image};
+use crate::cluster::{EDITOR, Space, apply, eventually, kubectl, list, step_image};
+use std::time::Duration;
 
 /// Takes the place of the agent's binary, so that the next connection speaks with `fake`, and breaks the present one.
 fn taking_over(fake: &str) -> String {
@@ -95,4 +96,40 @@ fn t15_a_parameter_stays_in_its_place_of_a_url() {
     assert!(said.contains("/tenants/a%2F..%2F..%2Fadmin%3Fall%3Dtrue%23 failed"), "{said}");
     let said = denied(&format!("http://x${{params.x}}.{host}/"), "@evil.example/");
     assert!(said.contains("http.url: ") && said.contains("a part of a host"), "{said}");
+}
+
+#[test]
+fn t07_a_check_that_refuses_parameters_does_not_hand_them_to_the_post_delete() {
+    let space = Space::new("checked");
+    let namespace = space.namespace.as_str();
+    for name in ["of-checked", "of-unmarked"] {
+        kubectl(&["-n", namespace, "create", "configmap", name]).ok();
+    }
+    let plugin = |name: &str, marked: &str| {
+        let spec = format!(
+            r##"  runner: {{image: {}, serviceAccountName: {EDITOR}}}
+  preCreate:
+  - {{name: check, {marked}script: "#!/bin/sh\necho not yours; exit 3\n"}}
+  postDelete:
+  - name: drop
+    delete:
+      objects:
+      - {{apiVersion: v1, kind: ConfigMap, name: "${{params.target}}", namespace: {namespace}}}"##,
+            step_image()
+        );
+        space.plugin(name, &spec)
+    };
+    let of = |plugin: &str, target: &str| {
+        format!("  resources: [{{name: r, plugin: {plugin}, params: {{target: {target}}}}}]")
+    };
+    let checked = plugin("checked", "readOnly: true, ");
+    let said = apply(&space.sandbox("x", &of(&checked, "of-checked"))).refused().stderr;
+    assert!(said.contains("not yours") && !said.contains("undone"), "{said}");
+    // One that may have made something is undone, as ever: this is what the mark is for.
+    let unmarked = plugin("unmarked", "");
+    let said = apply(&space.sandbox("y", &of(&unmarked, "of-unmarked"))).refused().stderr;
+    assert!(said.contains("undone"), "{said}");
+    let there = |name: &str| space.get("configmap", name).is_some();
+    eventually(Duration::from_secs(30), "the other is undone", || (!there("of-unmarked")).then_some(()));
+    assert!(there("of-checked"));
 }
