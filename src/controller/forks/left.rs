@@ -11,8 +11,8 @@ use serde::de::DeserializeOwned;
 use std::collections::BTreeSet;
 use std::fmt::Debug;
 
-/// Beside the phases that end a pod: what still runs, or will.
-const NOT_ENDED: &str = "status.phase!=Succeeded,status.phase!=Failed";
+/// What the Deployment controller adds to the names of ReplicaSets, as a label of their pods.
+const TEMPLATE_HASH: &str = "pod-template-hash";
 /// What a name that was cut certainly still begins with, in bytes.
 const UNCUT: usize = 40;
 
@@ -38,22 +38,24 @@ pub fn is_of(metadata: &ObjectMeta, uid: &str) -> bool {
 }
 
 /// Whether a pod is of a fork of the sandbox: its labels are as Sluice writes them, and it belongs to a ReplicaSet of the
-/// fork, whose name begins with the fork's.
+/// fork, which has its name. The Deployment and the ReplicaSet may be gone already.
 fn is_pod_of(metadata: &ObjectMeta, sandbox: &str, uid: &str) -> bool {
     let label = |name: &str| metadata.labels.as_ref().and_then(|all| all.get(name)).map(String::as_str);
     let (Some(baseline), true) = (label(labels::FORK_OF), label(labels::SANDBOX_UID) == Some(uid)) else {
         return false;
     };
-    let name = labels::name(&format!("{baseline}-{sandbox}"), 63);
-    // A label of 63 bytes may stand for a longer name.
-    let begins = match baseline.get(..UNCUT) {
-        Some(uncut) if baseline.len() == 63 => uncut.to_owned(),
-        _ => format!("{name}-"),
+    let Some(hash) = label(TEMPLATE_HASH) else { return false };
+    let fork = labels::name(&format!("{baseline}-{sandbox}"), 63);
+    let is_named = |set: &str| {
+        let of = set.strip_suffix(hash).and_then(|set| set.strip_suffix('-'));
+        of.is_some_and(|of| match baseline.get(..UNCUT) {
+            // A label of 63 bytes may stand for a longer name.
+            Some(uncut) if baseline.len() == 63 => of.starts_with(uncut),
+            _ => of == fork,
+        })
     };
     let mut owners = metadata.owner_references.iter().flatten();
-    owners.any(|owner| {
-        owner.controller == Some(true) && owner.kind == "ReplicaSet" && owner.name.starts_with(begins.as_str())
-    })
+    owners.any(|owner| owner.controller == Some(true) && owner.kind == "ReplicaSet" && is_named(&owner.name))
 }
 
 /// Deletes what is there of forks and is not wanted, by kind and name.
@@ -122,7 +124,7 @@ pub async fn are_gone(context: &Context, target: &TargetRef) -> Result<bool, Con
     }
     let pods: Api<Pod> = Api::namespaced(context.client.clone(), &target.namespace);
     let is_pod = |metadata: &ObjectMeta| is_pod_of(metadata, &target.name, uid);
-    let left = is_one_left(&pods, ours(uid).fields(NOT_ENDED), is_pod).await;
+    let left = is_one_left(&pods, ours(uid), is_pod).await;
     Ok(!left.map_err(ControllerError::api("list the pods of forks"))?)
 }
 

@@ -31,6 +31,8 @@ fn t03_an_object_that_is_only_labelled_is_no_fork(#[case] owners: Value, #[case]
 #[case::of_a_workload_that_is_labelled("cart", "ReplicaSet", "web-5d4f", false)]
 #[case::of_a_job("cart", "Job", "cart-x-5d4f", false)]
 #[case::of_another_sandbox("cart", "ReplicaSet", "cart-y-5d4f", false)]
+#[case::of_a_workload_that_is_called_alike("cart", "ReplicaSet", "cart-x-evil-5d4f", false)]
+#[case::of_another_template("cart", "ReplicaSet", "cart-x-6e5a", false)]
 fn t03_a_pod_that_is_only_labelled_is_no_forks(
     #[case] of: &str,
     #[case] kind: &str,
@@ -38,7 +40,7 @@ fn t03_a_pod_that_is_only_labelled_is_no_forks(
     #[case] is: bool,
 ) {
     let owner = json!({"apiVersion": "apps/v1", "kind": kind, "name": name, "uid": "r", "controller": true});
-    let labels = json!({labels::SANDBOX_UID: "u", labels::FORK_OF: of});
+    let labels = json!({labels::SANDBOX_UID: "u", labels::FORK_OF: of, "pod-template-hash": "5d4f"});
     let pod = metadata(json!({"labels": labels, "ownerReferences": [owner]}));
     assert_eq!(is_pod_of(&pod, "x", "u"), is);
     assert!(!is_pod_of(&pod, "x", "v"));
@@ -54,6 +56,7 @@ fn t03_a_pod_that_is_only_labelled_is_no_forks(
 fn the_pods_of_a_fork_are_known_however_long_its_name(#[case] baseline: &str) {
     let fork = labels::name(&format!("{baseline}-feature-x"), 63);
     let owner = json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": format!("{fork}-5d4f"), "uid": "r", "controller": true});
-    let labels = json!({labels::SANDBOX_UID: "u", labels::FORK_OF: labels::value(baseline)});
+    let labels =
+        json!({labels::SANDBOX_UID: "u", labels::FORK_OF: labels::value(baseline), "pod-template-hash": "5d4f"});
     assert!(is_pod_of(&metadata(json!({"labels": labels, "ownerReferences": [owner]})), "feature-x", "u"));
 }

@@ -127,7 +127,7 @@ fn t07_a_check_that_refuses_parameters_does_not_hand_them_to_the_post_delete() {
     assert!(said.contains("not yours") && !said.contains("undone"), "{said}");
     // One that may have made something is undone, as ever: this is what the mark is for.
     let unmarked = plugin("unmarked", "");
-    let said = apply(&space.sandbox("y", &of(&unmarked, "of-unmarked"))).refused().stderr;
+    let said = apply(&space.sandbox("z", &of(&unmarked, "of-unmarked"))).refused().stderr;
     assert!(said.contains("undone"), "{said}");
     let there = |name: &str| space.get("configmap", name).is_some();
     eventually(Duration::from_secs(30), "the other is undone", || (!there("of-unmarked")).then_some(()));
