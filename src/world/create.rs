@@ -42,6 +42,10 @@ impl World {
         meta::set(&mut object, "uid", json!(self.0.ids.uid()));
         meta::set(&mut object, "creationTimestamp", json!(self.stamp()));
         prepare::created(&ask.kind, &mut object);
+        if !matches!(meta::text(&object, "resourceVersion"), "" | "0") {
+            return Err(Refusal::version_of_nothing());
+        }
+        meta::set(&mut object, "resourceVersion", Value::Null);
         for tried in 1..=TRIES {
             if generated {
                 let room = generate.char_indices().nth(58).map_or(generate.len(), |(at, _)| at);
@@ -72,15 +76,7 @@ impl World {
 
 /// Takes away what only the server sets.
 fn wipe(object: &mut Value) {
-    for field in [
-        "uid",
-        "creationTimestamp",
-        "deletionTimestamp",
-        "deletionGracePeriodSeconds",
-        "selfLink",
-        "resourceVersion",
-        "generation",
-    ] {
+    for field in ["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"] {
         meta::set(object, field, Value::Null);
     }
 }

@@ -1,14 +1,15 @@
 //! An API server in memory, behind a real `kube::Client`.
 //!
-//! The crate `kube-fake-client` (0.3, for kube 4) was looked at and does not fit: its UIDs and times come from the
-//! system and its maps from a random hash, so that no seed repeats a history, and it has no watches of its own pace,
-//! no CEL of CustomResourceDefinitions, no admission and no conflicts of server-side apply. We have kube 5.
+//! The crate `kube-fake-client` (0.3) was looked at and does not fit: its UIDs are random and its times the system's,
+//! so that no seed repeats a history, and it has no watches, no admission and no rules in CEL. It is made for kube 4, and
+//! we have kube 5.
 //!
 //! The rules are those of the real API server; where the world knows less, it says so here rather than pretend:
 //! it checks the fields of custom kinds against their schemas, but of built-in kinds only the metadata; it fills in
 //! the defaults of built-in kinds that `defaults` names; it knows no RBAC (SubjectAccessReviews are answered by
-//! a hook), no quotas, no versions that differ in their fields, no graceful deletion of pods, and no YAML or protobuf
-//! bodies other than YAML in an apply.
+//! a hook), no quotas, no versions that differ in their fields, no graceful deletion of pods, no admission policies in
+//! CEL, and no YAML or protobuf bodies other than YAML in an apply. A definition that is deleted takes its objects along
+//! at once. The tables have not been compared with a real API server yet.
 //!
 //! Nothing in it reads a clock or a random number of the system: [`Clock`] and [`Ids`] are given, and all maps are
 //! ordered. Nothing moves by itself either: controllers move when [`World::settle`] and the [`drivers`] are called.

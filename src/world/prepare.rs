@@ -23,9 +23,8 @@ pub fn without_status(kind: &Kind, object: &mut Value) {
 /// A new object.
 pub fn created(kind: &Kind, object: &mut Value) {
     without_status(kind, object);
-    if kind.generation != Generation::None {
-        meta::set(object, "generation", json!(1));
-    }
+    let generation = if kind.generation == Generation::None { Value::Null } else { json!(1) };
+    meta::set(object, "generation", generation);
     let status = match kind.qualified().as_str() {
         "pods" => Some(json!({"phase": "Pending", "qosClass": "BestEffort"})),
         "namespaces" => {
@@ -82,7 +81,7 @@ pub fn updated(ask: &Ask, live: &Value, object: &mut Value) {
     meta::set(object, "generation", if generation == 0 { Value::Null } else { json!(generation) });
 }
 
-/// A write of the status changes nothing else; of built-in kinds it may change metadata, but not who owns the object.
+/// A write of the status changes nothing else; of built-in kinds it may change most of the metadata.
 fn only_status(ask: &Ask, live: &Value, object: &mut Value) {
     let mut kept = live.clone();
     meta::take(&mut kept, "status", object);
@@ -93,10 +92,13 @@ fn only_status(ask: &Ask, live: &Value, object: &mut Value) {
         meta::set(&mut kept, "resourceVersion", version);
     } else {
         meta::take(&mut kept, "metadata", object);
-        for field in ["ownerReferences", "labels"] {
-            if field == "ownerReferences" || ask.kind.group == "apps" {
-                meta::set(&mut kept, field, live["metadata"][field].clone());
-            }
+        let fixed = match ask.kind.qualified().as_str() {
+            "pods" => Some("ownerReferences"),
+            "deployments.apps" => Some("labels"),
+            _ => None,
+        };
+        if let Some(field) = fixed {
+            meta::set(&mut kept, field, live["metadata"][field].clone());
         }
     }
     *object = kept;

@@ -205,6 +205,11 @@ impl Refusal {
         Self::new(500, "InternalError", format!("Internal error occurred: {why}")).caused("", "", why)
     }
 
+    /// A creation that names a version; the API server has no reason for it.
+    pub fn version_of_nothing() -> Self {
+        Self::new(500, "", "resourceVersion should not be set on objects to be created".to_owned())
+    }
+
     pub fn gone(message: impl Into<String>) -> Self {
         Self::new(410, "Expired", message.into())
     }

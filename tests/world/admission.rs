@@ -161,3 +161,46 @@ async fn a_webhook_is_asked_again_when_another_changed_the_object_after_it() {
     api.create(&PostParams::default(), &map()).await.unwrap();
     assert_eq!((first.lock().unwrap().len(), second.lock().unwrap().len()), (2, 1));
 }
+
+#[tokio::test]
+async fn a_change_that_lost_to_another_is_admitted_anew() {
+    let world = world();
+    let client = world.client();
+    let api: Api<ConfigMap> = Api::default_namespaced(client.clone());
+    api.create(&PostParams::default(), &map()).await.unwrap();
+    register(&client, "MutatingWebhookConfiguration", "m", &json!({})).await;
+    let asked = Arc::new(Mutex::new(0));
+    let (counted, other) = (asked.clone(), api.clone());
+    let handler = move |review: Value| -> BoxFuture<'static, Value> {
+        let first = {
+            let mut asked = counted.lock().unwrap();
+            *asked += 1;
+            *asked == 1
+        };
+        let other = other.clone();
+        async move {
+            if first {
+                let patch = kube::api::Patch::Merge(json!({"data": {"other": "1"}}));
+                other.patch("a", &PatchParams::default(), &patch).await.unwrap();
+            }
+            json!({"response": {"uid": review["request"]["uid"], "allowed": true}})
+        }
+        .boxed()
+    };
+    world.hooks().serve("/m", Arc::new(handler));
+    let patch = kube::api::Patch::Merge(json!({"data": {"own": "2"}}));
+    let data = api.patch("a", &PatchParams::default(), &patch).await.unwrap().data.unwrap();
+    assert_eq!((data["own"].as_str(), data["other"].as_str(), *asked.lock().unwrap()), ("2", "1", 3));
+}
+
+#[tokio::test]
+async fn a_dry_run_is_not_shown_to_a_webhook_that_would_act_on_it() {
+    let world = world();
+    let client = world.client();
+    register(&client, "MutatingWebhookConfiguration", "m", &json!({"sideEffects": "Some"})).await;
+    let seen = serve(&world, "m", |_| json!({"allowed": true}));
+    let api: Api<ConfigMap> = Api::default_namespaced(client);
+    let error = message(api.create(&PostParams { dry_run: true, ..PostParams::default() }, &map()).await.unwrap_err());
+    assert_eq!(error, (400, "admission webhook \"m.x.io\" does not support dry run".to_owned()));
+    assert!(seen.lock().unwrap().is_empty());
+}

@@ -2,6 +2,7 @@
 
 use crate::{world, world_at};
 use futures::{StreamExt, TryStreamExt};
+use k8s_openapi::api::authorization::v1::SubjectAccessReview;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod};
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams};
 use kube::runtime::watcher::{self, Event};
@@ -100,4 +101,15 @@ async fn discovery_finds_every_group() {
     assert!(discovery.has_group("apps"));
     let (found, _) = discovery.resolve_gvk(&kube::core::GroupVersionKind::gvk("batch", "v1", "Job")).unwrap();
     assert_eq!(found.plural, "jobs");
+}
+
+#[tokio::test]
+async fn a_review_of_access_is_answered_by_whoever_was_set() {
+    let world = world();
+    world.set_access(std::sync::Arc::new(|spec: &serde_json::Value| spec["user"] == "ann"));
+    let api: Api<SubjectAccessReview> = Api::all(world.client());
+    for (user, allowed) in [("ann", true), ("bob", false)] {
+        let review = serde_json::from_value(json!({"metadata": {}, "spec": {"user": user}})).unwrap();
+        assert_eq!(api.create(&PostParams::default(), &review).await.unwrap().status.unwrap().allowed, allowed);
+    }
 }
