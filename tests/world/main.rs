@@ -8,6 +8,7 @@
 mod admission;
 mod clients;
 mod controllers;
+mod definitions;
 mod determinism;
 mod table;
 
