@@ -54,7 +54,7 @@ test: check-fmt check-clippy unit fuzz check-generated check-chart check-depende
 check: check-fmt check-clippy check-generated check-chart check-dependencies check-image ## what needs no cluster and no tests: format, lints, drift, chart, dependencies, image
 
 unit: need-rust ## unit and documentation tests
-	cargo test --locked --lib --bins --test agent --test cases --test life --test chaos-checker --test rights
+	cargo test --locked --lib --bins --test agent --test cases --test life --test chaos-checker --test rights --test world
 	cargo test --locked --doc
 
 fuzz: need-rust ## feed what users can write to the parsers, as nonsense, for 10 s each (fuzz/run 600 for longer)
