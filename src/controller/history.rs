@@ -1,16 +1,18 @@
 //! Which ended runs are kept, as a pure rule.
 
-use crate::api::{Phase, RunState};
+use crate::api::RunState;
 use crate::engine::index::RunEntry;
-use crate::engine::life::since;
+use crate::engine::life::{since, undo_is_due};
+use crate::plan::queue::Kept;
 use k8s_openapi::jiff::Timestamp;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The runs that can be deleted: ended, older than `age` or beyond the newest `limit` of their target, and needed by
-/// nobody. `living` are the UIDs of targets that are still there: the newest run that left an output or an object of
-/// one of theirs stays, and so does what waits for its change to be stored.
+/// The runs that can be deleted, oldest first: ended and needed by nobody, and older than `age`, beyond the newest
+/// `limit` of their target, or past what is kept of targets that are not there. `living` are the UIDs of targets that
+/// are: the newest run that left an output or an object of one of theirs stays, and so does what waits for its change to
+/// be stored, or for what it did to be undone.
 pub fn superfluous(
     runs: &[Arc<RunEntry>],
     living: &BTreeSet<String>,
@@ -18,20 +20,20 @@ pub fn superfluous(
     age: Duration,
     now: Timestamp,
 ) -> Vec<String> {
-    let mut by_target: BTreeMap<(&str, &str), Vec<&Arc<RunEntry>>> = BTreeMap::new();
+    let known = Known::of(runs);
+    let mut by_target: BTreeMap<(&str, &str), Vec<&RunEntry>> = BTreeMap::new();
     for run in runs {
         by_target.entry((&run.target.namespace, &run.target.name)).or_default().push(run);
     }
-    let mut superfluous = Vec::new();
+    let mut given_up: BTreeSet<&str> = BTreeSet::new();
+    // Of targets that are not there.
+    let mut left = Vec::new();
     for runs in by_target.values_mut() {
-        runs.sort_by_key(|run| std::cmp::Reverse((run.started_at.or(run.created_at), run.attempt)));
+        runs.sort_by_key(|run| std::cmp::Reverse(moment(run)));
         let mut kept = 0;
         let mut provided = BTreeSet::new();
-        let mut ended = Vec::new();
-        for run in runs.iter() {
-            let pre = run.phase.is_some_and(Phase::is_pre) && run.compensates.is_none();
-            let awaits_commit = pre && run.state == RunState::Succeeded;
-            if run.state.is_open() || awaits_commit {
+        for run in runs.iter().copied() {
+            if run.state.is_open() || run.awaits_commit() || known.awaits_undo(run, age, now) {
                 continue;
             }
             // Outputs of what failed or was given up are nobody's; its objects are still to be deleted.
@@ -47,23 +49,85 @@ pub fn superfluous(
             }
             kept += 1;
             if kept > limit || since(run.finished_at, now) > age {
-                ended.push(run.name.as_str());
+                given_up.insert(&run.name);
+            } else if !alive {
+                left.push(run);
             }
         }
-        // An undo stays as long as what it undid, which would be undone again else; and the oldest go first, so that
-        // none is left behind where this ends in between.
-        let is_kept = |name: &str| !ended.contains(&name) && runs.iter().any(|run| run.name == name);
-        let undoes_kept =
-            |name: &&str| runs.iter().any(|run| run.name == **name && run.compensates.as_deref().is_some_and(is_kept));
-        superfluous.extend(ended.iter().rev().filter(|name| !undoes_kept(name)).map(|name| (*name).to_owned()));
     }
-    superfluous
+    // What undoes a run is as old as that run, so that both go together.
+    left.sort_by_key(|run| std::cmp::Reverse((moment(known.undone(run).unwrap_or(run)), moment(run))));
+    let mut by_namespace: BTreeMap<&str, Vec<&RunEntry>> = BTreeMap::new();
+    for run in &left {
+        by_namespace.entry(&run.target.namespace).or_default().push(run);
+    }
+    for runs in by_namespace.values() {
+        given_up.extend(past(runs, Kept::IN_NAMESPACE));
+    }
+    left.retain(|run| !given_up.contains(&*run.name));
+    given_up.extend(past(&left, Kept::IN_ALL));
+    // An undo stays as long as what it undid, which would be undone again else.
+    let undoes_kept = |run: &RunEntry| known.undone(run).is_some_and(|undone| !given_up.contains(&*undone.name));
+    let gone = given_up.iter().filter_map(|name| known.by_name.get(name));
+    let mut gone: Vec<&RunEntry> = gone.copied().filter(|run| !undoes_kept(run)).collect();
+    gone.sort_by_key(|run| moment(run));
+    gone.into_iter().map(|run| run.name.clone()).collect()
+}
+
+fn moment(run: &RunEntry) -> (Option<Timestamp>, u32) {
+    (run.started_at.or(run.created_at), run.attempt)
+}
+
+/// Those past `most`, of runs from the newest on.
+fn past<'a>(runs: &[&'a RunEntry], most: Kept) -> impl Iterator<Item = &'a str> {
+    let mut kept = Kept::default();
+    let fits = move |run: &&'a RunEntry| {
+        kept.add(run.size);
+        !kept.is_past(most)
+    };
+    runs.iter().copied().skip_while(fits).map(|run| &*run.name)
+}
+
+/// How runs are found.
+struct Known<'a> {
+    by_name: BTreeMap<&'a str, &'a RunEntry>,
+    /// The newest try to undo a run, by that run.
+    undoes: BTreeMap<&'a str, &'a RunEntry>,
+}
+
+impl<'a> Known<'a> {
+    fn of(runs: &'a [Arc<RunEntry>]) -> Self {
+        let mut undoes: BTreeMap<&str, &RunEntry> = BTreeMap::new();
+        for run in runs {
+            let Some(undone) = run.compensates.as_deref() else { continue };
+            let newest = undoes.entry(undone).or_insert(run);
+            if newest.attempt < run.attempt {
+                *newest = run;
+            }
+        }
+        Self { by_name: runs.iter().map(|run| (&*run.name, &**run)).collect(), undoes }
+    }
+
+    /// What a run has undone, where that is still there.
+    fn undone(&self, run: &RunEntry) -> Option<&'a RunEntry> {
+        self.by_name.get(run.compensates.as_deref()?).copied()
+    }
+
+    /// Whether what a run did is still to be undone, or that it is to be noted: it is what that is done by.
+    fn awaits_undo(&self, run: &RunEntry, age: Duration, now: Timestamp) -> bool {
+        run.owes_undo()
+            && self.undoes.get(&*run.name).map_or_else(
+                // What was promised so long ago and is not there is not begun any more.
+                || since(run.finished_at, now) < age,
+                |undo| undo_is_due(undo) || (run.state == RunState::Abandoned && undo.state == RunState::Succeeded),
+            )
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::TargetRef;
+    use crate::api::{Phase, TargetRef};
 
     fn run(name: &str, second: i64, state: RunState, output: Option<&str>) -> Arc<RunEntry> {
         let at = Timestamp::from_second(second).unwrap();
@@ -119,5 +183,93 @@ mod tests {
         let of = |age| pruned(&[run("a", age, RunState::Failed, None), Arc::new(undo.clone())], &["u"], 1, 3);
         assert_eq!(of(3), Vec::<String>::new());
         assert_eq!(of(1), ["a"]);
+    }
+
+    /// Of a create in a namespace that failed and was never stored.
+    fn refused(namespace: &str, second: i64, size: usize) -> RunEntry {
+        let name = format!("{namespace}-{second}");
+        let target = TargetRef { namespace: namespace.into(), name: name.clone(), ..TargetRef::default() };
+        let phase = Some(Phase::PreCreate);
+        RunEntry { phase, target: target.into(), size, ..(*run(&name, second, RunState::Failed, None)).clone() }
+    }
+
+    fn tidied(runs: impl IntoIterator<Item = RunEntry>) -> Vec<String> {
+        let runs: Vec<_> = runs.into_iter().map(Arc::new).collect();
+        superfluous(
+            &runs,
+            &["u".to_owned()].into(),
+            10,
+            Duration::from_secs(604_800),
+            Timestamp::from_second(5000).unwrap(),
+        )
+    }
+
+    fn names(namespace: &str, seconds: impl IntoIterator<Item = i64>) -> Vec<String> {
+        seconds.into_iter().map(|second| format!("{namespace}-{second}")).collect()
+    }
+
+    #[test]
+    fn t10_what_is_kept_of_refused_creates_is_bounded_in_a_namespace_whatever_their_names() {
+        let large = || (0..482).map(|n| refused("many", n, 400_000));
+        let few = refused("few", 0, 400_000);
+        // 20 of them have 8 MB, and the newest stay.
+        assert_eq!(tidied(large().chain([few])), names("many", 0..462));
+        assert_eq!(tidied((0..600).map(|n| refused("many", n, 10))), names("many", 0..100));
+    }
+
+    #[test]
+    fn t10_what_is_kept_of_refused_creates_is_bounded_in_all_namespaces() {
+        let of = |count: i64, size| (0..count).map(move |n| refused(&format!("n{n:04}"), n, size));
+        assert_eq!(tidied(of(100, 1 << 20)).len(), 36);
+        assert_eq!(tidied(of(4100, 10)).len(), 100);
+    }
+
+    #[test]
+    fn t10_what_is_still_to_be_done_stays_though_a_namespace_has_too_much() {
+        let large = |second| refused("many", second, 9 << 20);
+        let owing = |second| RunEntry { compensated_by: Some(format!("undo-{second}")), ..large(second) };
+        let undo = |of: i64, state, attempt| RunEntry {
+            name: format!("undo-{of}"),
+            compensates: Some(format!("many-{of}")),
+            state,
+            attempt,
+            ..refused("many", of + 100, 9 << 20)
+        };
+        let runs = [
+            RunEntry { state: RunState::Running, ..large(1) },
+            RunEntry { state: RunState::Succeeded, ..large(2) },
+            RunEntry { ignorable: true, ..large(3) },
+            RunEntry { target: TargetRef { uid: Some("u".into()), ..TargetRef::default() }.into(), ..large(4) },
+            owing(5),
+            undo(5, RunState::Running, 1),
+            owing(6),
+            undo(6, RunState::Failed, 1),
+            owing(7),
+            RunEntry { state: RunState::Abandoned, ..owing(8) },
+            undo(8, RunState::Succeeded, 1),
+            // These are all over.
+            owing(9),
+            undo(9, RunState::Succeeded, 1),
+            owing(10),
+            undo(10, RunState::Failed, 3),
+            large(11),
+        ];
+        assert_eq!(tidied(runs), ["many-9", "many-10", "many-11", "undo-9", "undo-10"]);
+    }
+
+    #[test]
+    fn t10_an_undo_goes_with_what_it_undid_and_never_before_it() {
+        let pair = |second: i64| {
+            let failed = refused("many", second, 3 << 20);
+            let undo = RunEntry {
+                name: format!("undo-{second}"),
+                compensates: Some(failed.name.clone()),
+                state: RunState::Succeeded,
+                ..refused("many", second + 50, 3 << 20)
+            };
+            [RunEntry { compensated_by: Some(undo.name.clone()), ..failed }, undo]
+        };
+        // Of the second pair there is room for one, and it is kept whole or not at all.
+        assert_eq!(tidied([pair(1), pair(2), pair(3)].into_iter().flatten()), ["many-1", "many-2", "undo-1", "undo-2"]);
     }
 }

@@ -23,6 +23,8 @@ mod turns;
 mod unseen;
 mod warm;
 
+pub use runs::TIDY_EVERY;
+
 use crate::api::{API_VERSION, GROUP, Sandbox, VERSION};
 use crate::engine::Engine;
 use crate::plan::plugins::Plugins;

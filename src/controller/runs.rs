@@ -8,12 +8,12 @@ use crate::plan::message::with_causes;
 use crate::plan::{key, message, timing};
 use futures::{StreamExt, stream};
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams};
+use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams, Preconditions};
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -23,8 +23,10 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const GATHER: Duration = Duration::from_millis(50);
 /// How many runs are looked at, and told of, at once: a slow answer about one must not keep the others waiting.
 const AT_ONCE: usize = 16;
-/// How often history is tidied.
-const TIDY_EVERY: Duration = Duration::from_secs(30);
+/// How often history is tidied; clients that wait for that are told to come again as soon.
+pub const TIDY_EVERY: Duration = Duration::from_secs(5);
+/// How often it is looked for what else is left behind.
+const SWEEP_EVERY: Duration = Duration::from_secs(30);
 /// The pause before a failed undoing is tried again, times the number of its tries so far.
 const UNDO_PAUSE: Duration = Duration::from_secs(5);
 /// What is said of a run that is not of this cluster.
@@ -39,7 +41,7 @@ pub async fn follow(context: Arc<Context>, sandboxes: SandboxStore, records: Rec
         return;
     }
     let mut changes = context.engine.index.changes();
-    let mut tidied = Instant::now();
+    let (mut tidied, mut swept) = (Instant::now(), Instant::now());
     let mut told = BTreeSet::new();
     loop {
         let open: Vec<Arc<RunEntry>> = context.engine.index.unsettled();
@@ -60,6 +62,11 @@ pub async fn follow(context: Arc<Context>, sandboxes: SandboxStore, records: Rec
             if let Err(error) = tidy(&context, &sandboxes, &records).await {
                 tracing::warn!(error = with_causes(&error), "the history of runs could not be tidied");
             }
+        }
+        if swept.elapsed() >= SWEEP_EVERY {
+            swept = Instant::now();
+            let living: BTreeSet<String> = sandboxes.state().iter().filter_map(|s| s.uid()).collect();
+            context.sightings.retain(|uid| living.contains(uid));
             if let Err(error) = leftovers::sweep(&context).await {
                 tracing::warn!(error = with_causes(&error), "pods that runs have left stay for now");
             }
@@ -324,25 +331,38 @@ fn inert_status(run: &RunEntry) -> Value {
 
 async fn tidy(context: &Arc<Context>, sandboxes: &SandboxStore, records: &RecordStore) -> Result<(), ControllerError> {
     let mut living: BTreeSet<String> = sandboxes.state().iter().filter_map(|s| s.uid()).collect();
-    context.sightings.retain(|uid| living.contains(uid));
     living.extend(records.state().iter().map(|record| record.name_any()));
     let runs = context.engine.index.filter(|_| true);
     let settings = &context.settings;
     let now = Timestamp::now();
-    let mut gone = history::superfluous(&runs, &living, settings.history_limit, settings.history_age, now);
+    let gone: BTreeSet<String> =
+        history::superfluous(&runs, &living, settings.history_limit, settings.history_age, now).into_iter().collect();
+    let mut gone: Vec<_> = runs.into_iter().filter(|run| gone.contains(&run.name)).collect();
     let inert = context.engine.index.inert();
-    gone.extend(
-        inert.iter().filter(|run| life::since(run.created_at, now) > settings.history_age).map(|run| run.name.clone()),
-    );
+    gone.extend(inert.into_iter().filter(|run| life::since(run.created_at, now) > settings.history_age));
+    // What undoes a run goes after it: the run would be undone again if it were left behind alone.
+    let (undoes, others): (Vec<_>, Vec<_>) = gone.into_iter().partition(|run| run.compensates.is_some());
+    delete(context, others).await?;
+    delete(context, undoes).await
+}
+
+/// Deletes runs, each as it was looked at: one of its name that was begun since is another. All are tried.
+async fn delete(context: &Context, runs: Vec<Arc<RunEntry>>) -> Result<(), ControllerError> {
     let api: Api<PhaseRun> = Api::all(context.client.clone());
-    for name in gone {
-        match api.delete(&name, &DeleteParams::default()).await {
-            Ok(_) => {}
-            Err(error) if crate::engine::is_status(&error, 404) => context.engine.index.forget(&name),
-            Err(error) => return Err(ControllerError::api("delete a run that is history")(error)),
+    let failed = Mutex::new(None);
+    let deletes = runs.iter().map(|run| async {
+        let this = Preconditions { uid: Some(run.id.clone()), resource_version: None };
+        match api.delete(&run.name, &DeleteParams::default().preconditions(this)).await {
+            Err(error) if crate::engine::is_status(&error, 404) => context.engine.index.forget(&run.name),
+            Err(error) if !crate::engine::is_status(&error, 409) => {
+                failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+            }
+            _ => {}
         }
-    }
-    Ok(())
+    });
+    stream::iter(deletes).for_each_concurrent(AT_ONCE, |delete| delete).await;
+    let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
+    failed.map_or(Ok(()), |error| Err(ControllerError::api("delete a run that is history")(error)))
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use crate::api::{
 };
 use crate::plan::key;
 use crate::plan::queue::Use;
+use crate::plan::room;
 use crate::plan::runs::PlannedRun;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use k8s_openapi::jiff::Timestamp;
@@ -69,6 +70,8 @@ pub struct RunEntry {
     pub uses: Vec<Use>,
     /// Whether Sluice did not write it in this cluster, so that nothing is done for it.
     pub is_inert: bool,
+    /// The bytes of the whole run as JSON, about what it takes in etcd.
+    pub size: usize,
 }
 
 impl RunEntry {
@@ -94,6 +97,11 @@ impl RunEntry {
         let is_same_object = planned.phase == Phase::PreCreate || self.target.uid == target.uid;
         let is_same_spec = self.removes_target || *self.spec_hash == *key::hash(&planned.object["spec"]);
         self.phase == Some(planned.phase) && is_same(&self.target) && is_same_object && is_same_spec
+    }
+
+    /// Whether it is of a create that is not known to be stored, or undoes one: no quota counts what was refused.
+    pub fn is_of_unstored_create(&self) -> bool {
+        self.target.uid.is_none() && self.state != RunState::Committed
     }
 
     /// Whether nothing is left to do for it: it ended, its change is stored or given up, and what it did is undone
@@ -227,6 +235,7 @@ impl From<&PhaseRun> for RunEntry {
             ignorable,
             is_inert: status.state == RunState::Inert || !origin::is_own_run(&run.metadata, has_begun),
             uses: if status.state.is_open() { run.spec.resources.iter().map(uses).collect() } else { Vec::new() },
+            size: room::size(run),
         }
     }
 }

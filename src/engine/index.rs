@@ -6,6 +6,7 @@ pub use super::entry::{RunEntry, uses};
 use super::life;
 use crate::api::{PhaseRun, RunState, TargetRef};
 use crate::plan::key;
+use crate::plan::queue::Kept;
 use std::borrow::Borrow;
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
@@ -27,6 +28,8 @@ struct Entries {
     gone: VecDeque<String>,
     /// Runs that are not of this cluster, by name. Nothing else is known of them, so nothing is ever done for them.
     inert: BTreeMap<String, Arc<RunEntry>>,
+    /// What there is of creates that are not stored, by namespace.
+    unstored: HashMap<String, Kept>,
     /// How long work of a kind took when it was done last.
     took: HashMap<u64, VecDeque<Duration>>,
 }
@@ -154,6 +157,12 @@ impl RunIndex {
             entries.gone.push_front(entry.id.clone());
             entries.gone.truncate(GONE_KEPT);
         }
+    }
+
+    /// What there is of creates in a namespace that are not stored: at work, on their way, or refused.
+    pub fn unstored(&self, namespace: &str) -> Kept {
+        let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
+        entries.unstored.get(namespace).copied().unwrap_or_default()
     }
 
     /// The runs that are not of this cluster.
@@ -293,6 +302,9 @@ impl Entries {
         }
         let entry = Arc::new(entry);
         of_target.push(entry.clone());
+        if entry.is_of_unstored_create() {
+            self.unstored.entry(entry.target.namespace.clone()).or_default().add(entry.size);
+        }
         self.by_key.insert((entry.key.clone(), entry.attempt), entry.clone());
         self.by_name.insert(Named(entry.clone()));
         (entry, known)
@@ -305,6 +317,14 @@ impl Entries {
             runs.get_mut().retain(|run| run.name != name);
             if runs.get().is_empty() {
                 runs.remove();
+            }
+        }
+        if entry.is_of_unstored_create()
+            && let Entry::Occupied(mut kept) = self.unstored.entry(entry.target.namespace.clone())
+        {
+            kept.get_mut().remove(entry.size);
+            if *kept.get() == Kept::default() {
+                kept.remove();
             }
         }
         Some(entry)

@@ -33,6 +33,28 @@ fn news_that_come_late_do_not_undo_what_is_known() {
 }
 
 #[test]
+fn t10_what_was_refused_in_a_namespace_is_known_by_its_size_until_it_is_deleted_or_stored() {
+    let index = RunIndex::default();
+    let mut large = run("r-1", 1, "1", RunState::Running);
+    large.spec.object = json!({"spec": {"description": "x".repeat(400_000)}});
+    index.observe(&large);
+    index.observe(&run("r-2", 2, "2", RunState::Running));
+    let mut of_stored = run("r-3", 3, "3", RunState::Failed);
+    of_stored.spec.target.uid = Some("u".into());
+    index.observe(&of_stored);
+    large.metadata.resource_version = Some("4".into());
+    large.status = Some(PhaseRunStatus { state: RunState::Failed, ..PhaseRunStatus::default() });
+    index.observe(&large);
+    let kept = index.unstored("shop");
+    assert!(kept.runs == 2 && (400_000..410_000).contains(&kept.bytes), "{kept:?}");
+    assert_eq!(index.unstored("another"), Kept::default());
+    index.observe(&run("r-2", 2, "5", RunState::Committed));
+    assert_eq!(index.unstored("shop").runs, 1);
+    index.forget("r-1");
+    assert_eq!(index.unstored("shop"), Kept::default());
+}
+
+#[test]
 fn the_latest_attempt_of_a_key_is_found_until_it_is_forgotten() {
     let index = RunIndex::default();
     index.observe(&run("r-2", 2, "2", RunState::Running));

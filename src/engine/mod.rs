@@ -203,6 +203,11 @@ impl Engine {
         self.queue.grant(&self.index, &planned.key, &planned.target.namespace, uses)
     }
 
+    /// Whether a planned run must not begin before others are cleaned up; see [`Queue::is_behind`].
+    pub fn is_behind(&self, planned: &PlannedRun) -> bool {
+        Queue::is_behind(&self.index, &planned.target)
+    }
+
     fn at_work(&self) -> MutexGuard<'_, HashSet<String>> {
         self.executing.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -2,6 +2,7 @@
 //! watch, so none has to be asked.
 
 use super::index::{RunEntry, RunIndex};
+use crate::api::TargetRef;
 use crate::plan::queue::{Candidate, Limits, Use, turns};
 use k8s_openapi::jiff::Timestamp;
 use std::collections::{HashMap, HashSet};
@@ -73,6 +74,12 @@ impl Queue {
 
     fn place(&self, name: &str) -> Place<'_> {
         Place { queue: self, name: name.to_owned() }
+    }
+
+    /// Whether a new sandbox must wait until what was refused in its namespace is cleaned up, so that what is stored of it
+    /// stays bounded however fast it comes. What is stored already may always be changed and deleted.
+    pub fn is_behind(index: &RunIndex, target: &TargetRef) -> bool {
+        target.uid.is_none() && index.unstored(&target.namespace).is_behind()
     }
 
     /// Leave for a change to begin a run, if there is room that is nobody's before it: the runs that wait for their turn,
@@ -156,7 +163,7 @@ impl Asked {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::{PhaseRun, PhaseRunSpec, TargetRef};
+    use crate::api::{PhaseRun, PhaseRunSpec};
 
     fn queue(all: usize) -> Queue {
         Queue::new(Limits { all, runner_namespace: None, namespace: Some(all) })
@@ -184,6 +191,24 @@ mod tests {
         drop(place);
         index.forget("r1");
         assert!(queue.grant(&index, "k2", "a", Vec::new()).is_some());
+    }
+
+    #[test]
+    fn t10_a_create_waits_where_too_much_was_refused_and_nothing_else_does() {
+        let index = RunIndex::default();
+        let target = |namespace: &str, uid: Option<&str>| TargetRef {
+            namespace: namespace.into(),
+            uid: uid.map(str::to_owned),
+            ..TargetRef::default()
+        };
+        for n in 0..1000 {
+            written(&index, &format!("r{n}"), "many");
+        }
+        assert!(!Queue::is_behind(&index, &target("many", None)));
+        written(&index, "r1000", "many");
+        assert!(Queue::is_behind(&index, &target("many", None)));
+        assert!(!Queue::is_behind(&index, &target("many", Some("u"))), "what is stored is never stuck");
+        assert!(!Queue::is_behind(&index, &target("few", None)), "others are not in its way");
     }
 
     #[test]

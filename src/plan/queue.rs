@@ -19,6 +19,41 @@ pub const fn share(most: usize) -> usize {
     most.div_ceil(2)
 }
 
+/// Runs that are kept: how many, and their bytes as JSON.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Kept {
+    pub runs: usize,
+    pub bytes: usize,
+}
+
+impl Kept {
+    /// Of ended runs, what stays as history of the sandboxes of one namespace that were never stored or are gone.
+    pub const IN_NAMESPACE: Self = Self { runs: 500, bytes: 8 << 20 };
+    /// The same of all namespaces.
+    pub const IN_ALL: Self = Self { runs: 4_000, bytes: 64 << 20 };
+
+    pub const fn add(&mut self, bytes: usize) {
+        self.runs += 1;
+        self.bytes += bytes;
+    }
+
+    pub const fn remove(&mut self, bytes: usize) {
+        self.runs -= 1;
+        self.bytes -= bytes;
+    }
+
+    pub const fn is_past(self, most: Self) -> bool {
+        self.runs > most.runs || self.bytes > most.bytes
+    }
+
+    /// Whether the cleaning up of what was refused in a namespace is so far behind, at twice what stays, that no other
+    /// sandbox may begin to be created there.
+    pub const fn is_behind(self) -> bool {
+        let most = Self { runs: 2 * Self::IN_NAMESPACE.runs, bytes: 2 * Self::IN_NAMESPACE.bytes };
+        self.is_past(most)
+    }
+}
+
 /// A plugin that a run works with.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Use {
@@ -193,6 +228,23 @@ mod tests {
         #[case] expected: &[&str],
     ) {
         assert_eq!(turns_with(runs, all, None, namespace), expected);
+    }
+
+    #[rstest]
+    #[case::little(1, 1000, false)]
+    #[case::as_much_as_stays(40, 400_000, false)]
+    #[case::too_much(42, 400_000, true)]
+    #[case::small_and_many(1001, 10, true)]
+    fn t10_a_namespace_where_much_was_refused_waits_until_it_is_cleaned_up(
+        #[case] runs: usize,
+        #[case] size: usize,
+        #[case] expected: bool,
+    ) {
+        let mut kept = Kept::default();
+        (0..runs).for_each(|_| kept.add(size));
+        assert_eq!(kept.is_behind(), expected);
+        kept.remove(size);
+        assert!(!kept.is_behind());
     }
 
     #[test]

@@ -100,7 +100,7 @@ fn of_run(run: &PlannedRun) -> usize {
 }
 
 /// The bytes of a value as JSON.
-fn size(value: &impl Serialize) -> usize {
+pub fn size(value: &impl Serialize) -> usize {
     struct Count(usize);
     impl io::Write for Count {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {

@@ -3,6 +3,7 @@
 use super::super::find::tests::api;
 use super::super::hold::Limits;
 use super::*;
+use crate::api::{PhaseRun, PhaseRunStatus, RunState};
 use crate::engine::replicas::{Identity, Replicas};
 use crate::engine::{EngineSettings, PodSettings};
 use crate::plan::http::Allowed;
@@ -88,4 +89,51 @@ async fn a_deletion_finds_a_plugin_that_the_watch_has_not_shown_yet() {
     let admission = admission(&["plain"]).await;
     assert_eq!(answered(&admission, &deletion(&["plain"], false)).await, (vec![], vec![]));
     assert!(admission.plugins.read().unwrap().resolve("plain", None).is_ok());
+}
+
+fn refused(name: &str) -> PhaseRun {
+    let spec = json!({"phase": "PreCreate", "target": {"apiVersion": "sluice.dev/v1alpha1", "kind": "Sandbox",
+        "namespace": "shop", "name": name}, "key": name, "attempt": 1, "timeoutSeconds": 1, "resources": [],
+        "object": {"spec": {"description": "x".repeat(400_000)}}});
+    let mut run = PhaseRun::new(name, serde_json::from_value(spec).unwrap());
+    run.status = Some(PhaseRunStatus { state: RunState::Failed, ..PhaseRunStatus::default() });
+    run
+}
+
+/// How a pre-create of a sandbox in this namespace is answered that finds no room beside those that were refused.
+async fn begun(admission: &Admission, namespace: &str) -> Answer {
+    let object = json!({"apiVersion": "sluice.dev/v1alpha1", "kind": "Sandbox",
+        "metadata": {"name": "new", "namespace": namespace}, "spec": {}});
+    let target = runs::target(&object);
+    let planned = PlannedRun {
+        phase: Phase::PreCreate,
+        key: namespace.into(),
+        target,
+        timeout_seconds: 1,
+        resources: Vec::new(),
+        object,
+        old_object: None,
+    };
+    let request = Requester::default();
+    // Without a seat nothing waits, so that what may begin is begun and answered as such.
+    let deadline = Instant::now() + Duration::from_secs(1);
+    let wish = Wish { planned, request: &request, keys: &[], admits: None, seat: None, deadline };
+    admission.pass(wish, &mut Trail::default()).await.err().unwrap()
+}
+
+#[tokio::test]
+async fn t10_a_create_is_told_to_come_again_where_what_was_refused_is_still_being_cleaned_up() {
+    let admission = admission(&[]).await;
+    for n in 0..42 {
+        admission.engine.index.observe(&refused(&format!("n{n}")));
+    }
+    let Answer::Deny { code, message, retry_after, .. } = begun(&admission, "shop").await else { panic!() };
+    assert_eq!((code, retry_after), (429, Some(Duration::from_secs(5))), "{message}");
+    let why = "runs of changes that were refused are still being cleaned up in namespace \"shop\"";
+    assert!(message.starts_with(why), "{message}");
+    let Answer::Deny { message, .. } = begun(&admission, "another").await else { panic!() };
+    assert!(!message.contains("cleaned up"), "{message}");
+    admission.engine.index.forget("n0");
+    let Answer::Deny { message, .. } = begun(&admission, "shop").await else { panic!() };
+    assert!(!message.contains("cleaned up"), "{message}");
 }

@@ -47,6 +47,8 @@ pub enum Outcome {
     Undoing(String),
     /// Nothing was begun: there is too much to do.
     Busy,
+    /// Nothing was begun: too much is stored of what was refused in the namespace.
+    Behind,
 }
 
 impl Outcome {
@@ -60,7 +62,7 @@ impl Outcome {
             Self::Running { entry, .. } => Some((&entry.name, "running")),
             Self::Undecided(run) => Some((run, "undecided")),
             Self::Undoing(run) => Some((run, "undoing")),
-            Self::Overtaken | Self::Busy => None,
+            Self::Overtaken | Self::Busy | Self::Behind => None,
         }
     }
 }
@@ -142,6 +144,9 @@ impl Holder {
                 Next::Start { attempt } => {
                     if self.stop.is_cancelled() {
                         return Ok(Outcome::Busy);
+                    }
+                    if engine.is_behind(&planned) {
+                        return Ok(Outcome::Behind);
                     }
                     let Some(_grant) = engine.room_for(&planned) else {
                         if !self.news(&mut changes, until).await {

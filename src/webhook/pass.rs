@@ -5,6 +5,7 @@ use super::hold::{Outcome, Wish};
 use super::review::Answer;
 use super::trail::Trail;
 use super::waits;
+use crate::controller::TIDY_EVERY;
 use crate::engine::index::RunEntry;
 use crate::plan::message;
 use crate::plan::timing::{self, Waiting};
@@ -32,6 +33,7 @@ impl Admission {
         let (planned, deadline) = (&wish.planned, wish.deadline);
         let phase = planned.phase;
         let limit = Duration::from_secs(planned.timeout_seconds.into());
+        let namespace = planned.target.namespace.clone();
         let target = format!("{} {}", planned.target.kind, planned.target);
         let anew = is_named_anew(planned);
         let (key, held) = (planned.key.clone(), wish.seat.is_some());
@@ -84,6 +86,12 @@ impl Admission {
             Ok(Outcome::Busy) => {
                 let why = format!("{phase} of {target} waits for its turn: every worker is busy");
                 Err(later(&why, self.waits.gap(&key, limit)))
+            }
+            Ok(Outcome::Behind) => {
+                let why = format!(
+                    "runs of changes that were refused are still being cleaned up in namespace {namespace:?}, so {phase} of {target} cannot begin"
+                );
+                Err(later(&why, TIDY_EVERY))
             }
             Err(error) => Err(Answer::broken(message::cut(&message::with_causes(&error), message::DENIAL_LIMIT))),
         }
