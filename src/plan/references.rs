@@ -91,8 +91,9 @@ fn collect(value: &Value, found: &mut BTreeSet<Reference>) {
     match value {
         Value::Object(fields) => {
             for (field, value) in fields {
-                if let Some((kind, name)) = reference(field, value) {
-                    found.insert((kind, name.to_owned()));
+                found.extend(reference(field, value).map(|(kind, name)| (kind, name.to_owned())));
+                if field == "imagePullSecrets" {
+                    found.extend(names(value).map(|name| (Kind::Secret, name.to_owned())));
                 }
                 collect(value, found);
             }
@@ -115,6 +116,12 @@ fn reference<'a>(field: &str, value: &'a Value) -> Option<(Kind, &'a str)> {
         _ => return None,
     };
     name.filter(|name| !name.is_empty()).map(|name| (kind, name))
+}
+
+/// The names in a list of references, or in what a patch puts at places of one.
+fn names(list: &Value) -> impl Iterator<Item = &str> {
+    let items = list.as_array().into_iter().flatten().chain(list.as_object().into_iter().flat_map(Map::values));
+    items.filter_map(|item| item["name"].as_str()).filter(|name| !name.is_empty())
 }
 
 /// What a fork uses that neither its baseline nor its customizations name: a patch that copies and moves can make a name
@@ -186,6 +193,19 @@ mod tests {
         "json [{op: add, path: /spec/env/0/valueFrom/secretKeyRef, value: {name: mine}}]",
         Kind::Secret
     )]
+    #[case::credentials("merge spec: {template: {spec: {imagePullSecrets: [{name: mine}]}}}", Kind::Secret)]
+    #[case::credentials_added(
+        "json [{op: add, path: /spec/template/spec/imagePullSecrets/-, value: {name: mine}}]",
+        Kind::Secret
+    )]
+    #[case::all_credentials(
+        "json [{op: add, path: /spec/template/spec/imagePullSecrets, value: [{name: mine}]}]",
+        Kind::Secret
+    )]
+    #[case::a_name_of_credentials(
+        "json [{op: replace, path: /spec/template/spec/imagePullSecrets/0/name, value: mine}]",
+        Kind::Secret
+    )]
     fn t09_each_secret_and_config_map_that_a_fork_names_is_found(#[case] patch: &str, #[case] kind: Kind) {
         let named = named(&fork(patch));
         let field = |kind: Kind, name: &str| named.get(&(kind, name.to_owned())).map(String::as_str);
@@ -205,5 +225,17 @@ mod tests {
         assert_eq!(unnamed(&copied, &baseline, &none, "stolen"), None, "the Secret of outputs is Sluice's own");
         let asked = BTreeMap::from([((Kind::Secret, "stolen".to_owned()), String::new())]);
         assert_eq!(unnamed(&copied, &baseline, &asked, "outputs"), None);
+    }
+
+    #[test]
+    fn t09_credentials_for_images_are_a_baselines_own_or_named() {
+        let with = |names: &[&str]| {
+            let credentials: Vec<Value> = names.iter().map(|name| json!({"name": name})).collect();
+            json!({"spec": {"imagePullSecrets": credentials}})
+        };
+        let none = BTreeMap::new();
+        assert_eq!(unnamed(&with(&["own"]), &with(&["own"]), &none, ""), None);
+        let stolen = Some((Kind::Secret, "stolen".into()));
+        assert_eq!(unnamed(&with(&["own", "stolen"]), &with(&["own"]), &none, ""), stolen);
     }
 }
