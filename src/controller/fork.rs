@@ -54,6 +54,10 @@ pub enum ForkError {
         "customizations.patch.value: the fork would use {kind} {name:?}, which neither its baseline nor its customizations name: write that name in the value of the patch"
     )]
     Unnamed { kind: &'static str, name: String },
+    #[error(
+        "customizations.patch.value: the fork would show outputs of resources that its variables do not name: name each in customizations.env, as valueFrom.resource"
+    )]
+    Outputs,
     #[error("customizations.env: in each of {containers} containers these variables have {} KiB together, and a fork can have {} KiB: set fewer, or name their container", .bytes / 1024, bounds::MOST_BYTES / 1024)]
     Variables { containers: usize, bytes: usize },
     #[error(
@@ -180,10 +184,11 @@ fn deployment(
         metadata.remove("creationTimestamp");
     }
     customize(&mut spec["template"]["spec"], owner, fork, key)?;
+    let shown = references::keys(&spec["template"], owner.outputs);
     let mut deployment = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {}, "spec": spec});
     if let (Some(patch), Some(baseline)) = (patch, baseline) {
         patched(&mut deployment, patch)?;
-        all_named(&deployment["spec"]["template"], fork, &baseline, owner)?;
+        all_named(&deployment["spec"]["template"], fork, &baseline, owner, &shown)?;
         drop(baseline);
         deployment["spec"]["selector"] = json!({"matchLabels": selector(owner, fork)});
         for (label, value) in kept {
@@ -241,11 +246,19 @@ fn patched(deployment: &mut Value, patch: &Patch) -> Result<(), ForkError> {
     }
 }
 
-/// What a patch leaves refers to nothing that its author was not asked about.
-fn all_named(template: &Value, fork: &Fork, baseline: &Value, owner: Owner<'_>) -> Result<(), ForkError> {
+/// What a patch leaves refers to nothing that its author was not asked about. `shown` are the keys of the outputs that
+/// the fork's variables name.
+fn all_named(
+    template: &Value,
+    fork: &Fork,
+    baseline: &Value,
+    owner: Owner<'_>,
+    shown: &BTreeSet<Option<String>>,
+) -> Result<(), ForkError> {
     let named = references::named(&serde_json::to_value(fork).unwrap_or_default());
-    match references::unnamed(template, baseline, &named, owner.outputs) {
+    match references::unnamed(template, baseline, &named, owner.outputs, shown) {
         None => Ok(()),
+        Some((_, name)) if name == owner.outputs => Err(ForkError::Outputs),
         Some((kind, name)) => Err(ForkError::Unnamed { kind: kind.name(), name }),
     }
 }

@@ -83,21 +83,39 @@ fn below(path: &str, value: &Value) -> Value {
 /// The Secrets and ConfigMaps that a part of a pod refers to, wherever in it that is.
 pub fn used(value: &Value) -> BTreeSet<Reference> {
     let mut found = BTreeSet::new();
-    collect(value, &mut found);
+    each(value, &mut |kind, name, _| {
+        found.insert((kind, name.to_owned()));
+    });
     found
 }
 
-fn collect(value: &Value, found: &mut BTreeSet<Reference>) {
+/// The keys of a Secret that the variables of a part of a pod show; none among them stands for all of it, or for another
+/// use.
+pub fn keys(value: &Value, secret: &str) -> BTreeSet<Option<String>> {
+    let mut found = BTreeSet::new();
+    each(value, &mut |kind, name, key| {
+        if (kind, name) == (Kind::Secret, secret) {
+            found.insert(key.map(str::to_owned));
+        }
+    });
+    found
+}
+
+/// Calls `see` for each reference, with the key where it is one of a Secret for a variable.
+fn each<'a>(value: &'a Value, see: &mut impl FnMut(Kind, &'a str, Option<&'a str>)) {
     match value {
         Value::Object(fields) => {
             for (field, value) in fields {
                 if let Some((kind, name)) = reference(field, value) {
-                    found.insert((kind, name.to_owned()));
+                    see(kind, name, (field == "secretKeyRef").then(|| value["key"].as_str()).flatten());
                 }
-                collect(value, found);
+                if field == "imagePullSecrets" {
+                    names(value).for_each(|name| see(Kind::Secret, name, None));
+                }
+                each(value, see);
             }
         }
-        Value::Array(items) => items.iter().for_each(|item| collect(item, found)),
+        Value::Array(items) => items.iter().for_each(|item| each(item, see)),
         _ => {}
     }
 }
@@ -117,17 +135,26 @@ fn reference<'a>(field: &str, value: &'a Value) -> Option<(Kind, &'a str)> {
     name.filter(|name| !name.is_empty()).map(|name| (kind, name))
 }
 
+/// The names in a list of references, or in what a patch puts at places of one.
+fn names(list: &Value) -> impl Iterator<Item = &str> {
+    let items = list.as_array().into_iter().flatten().chain(list.as_object().into_iter().flat_map(Map::values));
+    items.filter_map(|item| item["name"].as_str()).filter(|name| !name.is_empty())
+}
+
 /// What a fork uses that neither its baseline nor its customizations name: a patch that copies and moves can make a name
-/// of any text, and nobody has been asked whether the author may read that.
+/// of any text, and nobody has been asked whether the author may read that. Of the Secret `outputs`, which is of all forks
+/// of the sandbox, it may use `shown`, what its own variables name.
 pub fn unnamed(
     template: &Value,
     baseline: &Value,
     named: &BTreeMap<Reference, String>,
     outputs: &str,
+    shown: &BTreeSet<Option<String>>,
 ) -> Option<Reference> {
     let known = used(baseline);
+    let has_own_outputs = keys(template, outputs).is_subset(shown);
     used(template).into_iter().find(|reference| {
-        let of_outputs = reference.0 == Kind::Secret && reference.1 == outputs;
+        let of_outputs = has_own_outputs && reference.0 == Kind::Secret && reference.1 == outputs;
         !known.contains(reference) && !named.contains_key(reference) && !of_outputs
     })
 }
@@ -186,6 +213,19 @@ mod tests {
         "json [{op: add, path: /spec/env/0/valueFrom/secretKeyRef, value: {name: mine}}]",
         Kind::Secret
     )]
+    #[case::credentials("merge spec: {template: {spec: {imagePullSecrets: [{name: mine}]}}}", Kind::Secret)]
+    #[case::credentials_added(
+        "json [{op: add, path: /spec/template/spec/imagePullSecrets/-, value: {name: mine}}]",
+        Kind::Secret
+    )]
+    #[case::all_credentials(
+        "json [{op: add, path: /spec/template/spec/imagePullSecrets, value: [{name: mine}]}]",
+        Kind::Secret
+    )]
+    #[case::a_name_of_credentials(
+        "json [{op: replace, path: /spec/template/spec/imagePullSecrets/0/name, value: mine}]",
+        Kind::Secret
+    )]
     fn t09_each_secret_and_config_map_that_a_fork_names_is_found(#[case] patch: &str, #[case] kind: Kind) {
         let named = named(&fork(patch));
         let field = |kind: Kind, name: &str| named.get(&(kind, name.to_owned())).map(String::as_str);
@@ -199,11 +239,38 @@ mod tests {
     fn t09_a_name_that_a_patch_puts_together_is_found_in_what_it_leaves() {
         let baseline = json!({"volumes": [{"secret": {"secretName": "own"}}]});
         let copied = json!({"volumes": [{"secret": {"secretName": "own"}}, {"secret": {"secretName": "stolen"}}]});
-        let none = BTreeMap::new();
-        assert_eq!(unnamed(&baseline, &baseline, &none, "outputs"), None);
-        assert_eq!(unnamed(&copied, &baseline, &none, "outputs"), Some((Kind::Secret, "stolen".into())));
-        assert_eq!(unnamed(&copied, &baseline, &none, "stolen"), None, "the Secret of outputs is Sluice's own");
+        let (none, nothing) = (BTreeMap::new(), BTreeSet::new());
+        assert_eq!(unnamed(&baseline, &baseline, &none, "outputs", &nothing), None);
+        let stolen = Some((Kind::Secret, "stolen".into()));
+        assert_eq!(unnamed(&copied, &baseline, &none, "outputs", &nothing), stolen);
         let asked = BTreeMap::from([((Kind::Secret, "stolen".to_owned()), String::new())]);
-        assert_eq!(unnamed(&copied, &baseline, &asked, "outputs"), None);
+        assert_eq!(unnamed(&copied, &baseline, &asked, "outputs", &nothing), None);
+    }
+
+    #[rstest]
+    #[case::its_own(json!({"env": [{"valueFrom": {"secretKeyRef": {"name": "outputs", "key": "own"}}}]}), true)]
+    #[case::of_another_fork(json!({"env": [{"valueFrom": {"secretKeyRef": {"name": "outputs", "key": "other"}}}]}), false)]
+    #[case::all_variables(json!({"envFrom": [{"secretRef": {"name": "outputs"}}]}), false)]
+    #[case::all_files(json!({"volumes": [{"secret": {"secretName": "outputs"}}]}), false)]
+    #[case::some_files(json!({"volumes": [{"projected": {"sources": [{"secret": {"name": "outputs"}}]}}]}), false)]
+    fn t09_of_the_outputs_of_a_sandbox_a_fork_uses_those_that_its_variables_name(
+        #[case] left: Value,
+        #[case] may: bool,
+    ) {
+        let own = BTreeSet::from([Some("own".to_owned())]);
+        let unnamed = unnamed(&left, &json!({}), &BTreeMap::new(), "outputs", &own);
+        assert_eq!(unnamed, (!may).then(|| (Kind::Secret, "outputs".into())));
+    }
+
+    #[test]
+    fn t09_credentials_for_images_are_a_baselines_own_or_named() {
+        let with = |names: &[&str]| {
+            let credentials: Vec<Value> = names.iter().map(|name| json!({"name": name})).collect();
+            json!({"spec": {"imagePullSecrets": credentials}})
+        };
+        let (none, nothing) = (BTreeMap::new(), BTreeSet::new());
+        assert_eq!(unnamed(&with(&["own"]), &with(&["own"]), &none, "", &nothing), None);
+        let stolen = Some((Kind::Secret, "stolen".into()));
+        assert_eq!(unnamed(&with(&["own", "stolen"]), &with(&["own"]), &none, "", &nothing), stolen);
     }
 }

@@ -16,10 +16,10 @@ impl Admission {
     pub(super) async fn check_rights(&self, request: &Request, deadline: Instant, trail: &mut Trail) -> Judged<()> {
         let (old, new) = (&request.old_object, &request.object);
         let seen = self.is_sealed(request, old);
+        let declared = runs::declared(new).unwrap_or_default();
         let plugin_of = |name: &str| {
-            let declared = runs::declared(new).unwrap_or_default();
-            let resource = declared.into_iter().find(|r| r.name == name)?;
-            self.plugin_of(new, &resource).map(|plugin| plugin.name)
+            let resource = declared.iter().find(|r| r.name == name)?;
+            self.plugin_of(new, resource).map(|plugin| plugin.name)
         };
         let needed = rights::needed(&request.namespace, old, new, seen, plugin_of);
         if let Some(fault) = rights::too_many(&needed) {

@@ -3,6 +3,7 @@
 use crate::api::labels;
 use crate::plan::references;
 use serde_json::Value;
+use std::collections::BTreeSet;
 use std::fmt;
 
 /// More rights are not asked for in one change.
@@ -22,8 +23,9 @@ pub struct Right {
     pub hint: &'static str,
 }
 
-/// The rights that a change needs: `use` of each plugin whose resource is new or changed; and where a fork is new or
-/// changed, the creation of workloads and of Services, and to read the workload and what the fork's customizations name.
+/// The rights that a change needs: `use` of each plugin whose resource is new or changed; where a fork is new or changed,
+/// the creation of workloads and of Services, to read the workload and what the fork's customizations name, and `use` of
+/// each plugin whose outputs they name; and where `ttl` comes or changes, the deletion of the sandbox.
 ///
 /// `seen` tells whether an admission has seen the forks of `old` as they are: else all of the new ones are asked for.
 pub fn needed(
@@ -36,26 +38,56 @@ pub fn needed(
     let mut rights = Vec::new();
     for (index, resource) in added(old, new, "resources") {
         if let Some(plugin) = resource["name"].as_str().and_then(&plugin_of) {
-            rights.push(Right {
-                verb: "use",
-                group: crate::api::GROUP,
-                resource: "resourceplugins",
-                namespace: None,
-                name: Some(plugin),
-                field: format!("spec.resources[{index}].plugin"),
-                hint: "",
-            });
+            rights.push(to_use(plugin, format!("spec.resources[{index}].plugin")));
         }
     }
     let forks = added(if seen { old } else { &Value::Null }, new, "forks");
+    // Thousands of variables may name the outputs of few resources.
+    let mut named = BTreeSet::new();
     for (index, fork) in forks {
-        for right in of_fork(namespace, &format!("spec.forks[{index}]"), fork) {
+        let field = format!("spec.forks[{index}]");
+        let outputs =
+            resources_of(fork).filter(|(_, resource)| named.insert(*resource)).filter_map(|(at, resource)| {
+                let field = format!("{field}.customizations.env[{at}].valueFrom.resource");
+                Some(to_use(plugin_of(resource)?, field))
+            });
+        for right in of_fork(namespace, &field, fork).into_iter().chain(outputs) {
             if !rights.iter().any(|known| known.is_same(&right)) {
                 rights.push(right);
             }
         }
     }
+    rights.extend(needed_to_expire(old, new));
     rights
+}
+
+/// The right to use a plugin, for which `field` asks.
+fn to_use(plugin: String, field: String) -> Right {
+    Right {
+        verb: "use",
+        group: crate::api::GROUP,
+        resource: "resourceplugins",
+        namespace: None,
+        name: Some(plugin),
+        field,
+        hint: "",
+    }
+}
+
+/// The resources whose outputs a fork shows, each with the place of the variable that names it.
+fn resources_of(fork: &Value) -> impl Iterator<Item = (usize, &str)> {
+    let env = fork["customizations"]["env"].as_array().into_iter().flatten().enumerate();
+    env.filter_map(|(at, env)| Some((at, env["valueFrom"]["resource"]["name"].as_str()?)))
+}
+
+/// The right to delete a sandbox, where an update has it deleted by itself, or at another time.
+fn needed_to_expire(old: &Value, new: &Value) -> Option<Right> {
+    let [before, after] = [old, new].map(|object| &object["spec"]["ttl"]);
+    // Who creates a sandbox decides how long it is there.
+    if old.is_null() || after.is_null() || after == before {
+        return None;
+    }
+    Some(of_sandbox("delete", new, "spec.ttl".to_owned(), "; or leave spec.ttl as it was"))
 }
 
 /// The rights that one fork needs, which stands at `field`.
@@ -105,7 +137,7 @@ pub fn needed_to_skip(old: &Value, new: &Value) -> Option<Right> {
     if reason(new).is_null() || reason(new) == reason(old) {
         return None;
     }
-    Some(skip(new, format!("metadata.annotations[{}]", labels::SKIP_PRE_DELETE), ""))
+    Some(of_sandbox("skip", new, format!("metadata.annotations[{}]", labels::SKIP_PRE_DELETE), ""))
 }
 
 /// The right to skip the pre-delete of a sandbox, where a change lets its owners do so: when an owner is gone the
@@ -129,7 +161,7 @@ pub fn needed_to_own(old: &Value, new: &Value, has_pre_delete: impl Fn(&Value) -
         }
     };
     let hint = "; or leave metadata.ownerReferences away: a sandbox that has a pre-delete and an owner is deleted with the owner, also when its pre-delete fails";
-    Some(skip(new, field, hint))
+    Some(of_sandbox("skip", new, field, hint))
 }
 
 /// What tells the owners of an object apart: whether one is in charge, or waits, changes nothing about who goes with it.
@@ -138,9 +170,9 @@ fn owners(object: &Value) -> Vec<[&Value; 4]> {
     references.map(|owner| ["apiVersion", "kind", "name", "uid"].map(|field| &owner[field])).collect()
 }
 
-fn skip(sandbox: &Value, field: String, hint: &'static str) -> Right {
+fn of_sandbox(verb: &'static str, sandbox: &Value, field: String, hint: &'static str) -> Right {
     Right {
-        verb: "skip",
+        verb,
         group: crate::api::GROUP,
         resource: "sandboxes",
         namespace: sandbox["metadata"]["namespace"].as_str().map(str::to_owned),

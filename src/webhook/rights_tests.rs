@@ -78,6 +78,60 @@ fn t09_so_many_rights_are_asked_for_and_no_more() {
     assert!(with(MOST_RIGHTS - 2).unwrap().contains("needs 257 rights"));
 }
 
+#[test]
+fn t09_a_fork_needs_the_right_to_use_each_plugin_whose_outputs_it_shows() {
+    let sandbox = |image: &str, resources: Value| {
+        let of = |name: &str| json!({"name": "A", "valueFrom": {"resource": {"name": name, "outputKey": "host"}}});
+        let fork = json!({"forkOf": {"name": "web"}, "customizations": {
+            "images": [{"image": image}], "env": [{"name": "X", "value": "x"}, of("db"), of("db"), of("mail")]}});
+        json!({"spec": {"resources": resources, "forks": [fork]}})
+    };
+    let resources = json!([{"name": "db", "plugin": "db@1.2.0"}, {"name": "mail", "plugin": "mail@latest"}]);
+    let plugin_of = |name: &str| Some(format!("{name}.1.2.0"));
+    let asked = |old: &Value, new: &Value, seen: bool| {
+        let rights = needed("shop", old, new, seen, plugin_of);
+        shown(&rights).into_iter().filter(|right| right.starts_with("use")).collect::<Vec<_>>()
+    };
+    let (old, new) = (sandbox("web:1", resources.clone()), sandbox("web:2", resources));
+    let without = json!({"spec": {"resources": new["spec"]["resources"]}});
+    let of_fork = [
+        "use resourceplugins db.1.2.0 @spec.forks[0].customizations.env[1].valueFrom.resource",
+        "use resourceplugins mail.1.2.0 @spec.forks[0].customizations.env[3].valueFrom.resource",
+    ];
+    assert_eq!(asked(&without, &new, true), of_fork, "it is new");
+    assert_eq!(asked(&old, &new, true), of_fork, "whoever chooses its image can have it print them");
+    assert_eq!(asked(&new, &new, true), Vec::<String>::new());
+    assert_eq!(asked(&new, &new, false), of_fork, "nobody was asked when it was stored");
+    // Once is enough, and the resource tells more.
+    let of_resources = ["db", "mail"].into_iter().enumerate();
+    let of_resources =
+        of_resources.map(|(at, name)| format!("use resourceplugins {name}.1.2.0 @spec.resources[{at}].plugin"));
+    assert_eq!(asked(&Value::Null, &new, true), of_resources.collect::<Vec<_>>());
+    let other = sandbox("web:2", json!([{"name": "db", "plugin": "db@2"}, {"name": "mail", "plugin": "mail@latest"}]));
+    assert_eq!(asked(&new, &other, true), ["use resourceplugins db.1.2.0 @spec.resources[0].plugin"]);
+}
+
+#[rstest]
+#[case::comes(Some(json!(null)), json!({"duration": "1m"}), true)]
+#[case::is_shorter(Some(json!({"duration": "8h"})), json!({"duration": "1m"}), true)]
+#[case::runs_from_elsewhere(Some(json!({"duration": "8h", "offsetFrom": "updatedAt"})), json!({"duration": "8h"}), true)]
+#[case::stays(Some(json!({"duration": "8h"})), json!({"duration": "8h"}), false)]
+#[case::goes(Some(json!({"duration": "8h"})), json!(null), false)]
+#[case::is_there_from_the_beginning(None, json!({"duration": "1m"}), false)]
+fn t07_a_ttl_that_comes_or_changes_needs_the_right_to_delete(
+    #[case] before: Option<Value>,
+    #[case] after: Value,
+    #[case] needs: bool,
+) {
+    let with = |ttl: Value| json!({"metadata": {"name": "x", "namespace": "shop"}, "spec": {"ttl": ttl}});
+    let refusals: Vec<String> = needed("shop", &before.map_or(Value::Null, with), &with(after), true, |_| None)
+        .iter()
+        .map(|right| right.refusal("alice"))
+        .collect();
+    let refusal = "spec.ttl: \"alice\" may not delete sandboxes.sluice.dev \"x\" in namespace \"shop\"; ask a cluster admin for a role with verb \"delete\" on it; or leave spec.ttl as it was";
+    assert_eq!(refusals, if needs { vec![refusal] } else { Vec::new() });
+}
+
 fn owned(owners: &Value, resources: &Value) -> Value {
     json!({"metadata": {"name": "x", "namespace": "shop", "ownerReferences": owners}, "spec": {"resources": resources}})
 }

@@ -181,6 +181,22 @@ fn t09_a_patch_cannot_put_the_name_of_a_secret_together_by_copying() {
     assert!(of(&format!("[{stolen}, {named}]")).is_ok());
 }
 
+#[rstest]
+#[case::another_key("{op: replace, path: /env/KEY/valueFrom/secretKeyRef/key, value: other.step.word}", false)]
+#[case::all_of_them(
+    "{op: add, path: /envFrom, value: [{secretRef: {}}]}, {op: copy, from: /env/KEY/valueFrom/secretKeyRef/name, path: /envFrom/0/secretRef/name}",
+    false
+)]
+#[case::its_own_once_more("{op: copy, from: /env/KEY, path: /env/-}", true)]
+fn t09_a_patch_cannot_have_a_fork_show_outputs_that_its_variables_do_not_name(#[case] patch: &str, #[case] may: bool) {
+    // The first five variables are the baseline's and those that tell the sandbox.
+    let patch = patch.replace("/env", "/spec/template/spec/containers/0/env").replace("KEY", "5");
+    let env = "env: [{name: HOST, valueFrom: {resource: {name: db, outputKey: host}}}]";
+    let patch = format!("patch: {{type: json, value: '[{patch}]'}}");
+    let made = made(&format!("{{forkOf: {{kind: Deployment, name: cart}}, customizations: {{{env}, {patch}}}}}"));
+    assert_eq!(made.err(), (!may).then_some(ForkError::Outputs));
+}
+
 #[test]
 fn t03_the_ports_of_a_forks_services_are_measured_before_they_are_values() {
     let ports = |count: usize| (1..=count).map(|n| json!({"name": format!("p{n}"), "port": n})).collect::<Vec<_>>();

@@ -1,6 +1,7 @@
 //! What a sandbox's author must be allowed to do by themselves, before a sandbox does it for them.
 
-use crate::cluster::{EDITOR, Outcome, Space, apply, eventually, keeps, kubectl, kubectl_file};
+use crate::chart::Values;
+use crate::cluster::{EDITOR, Outcome, Space, apply, eventually, keeps, kubectl, kubectl_file, step_image};
 use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(60);
@@ -85,6 +86,82 @@ fn t09_a_fork_takes_the_right_to_read_what_it_shows() {
         kubectl(&["-n", &space.namespace, "annotate", "sandbox", "names", "--overwrite", "a=b", "--as", user])
     };
     eventually(SOON, "bob may annotate", || note(&bob).success.then_some(()));
+}
+
+#[test]
+fn t09_a_fork_shows_outputs_to_whom_may_use_their_plugin_alone() {
+    let space = Space::alone("shown");
+    space.workload("cart", 0);
+    let make = "
+  - name: make
+    outputs: [{name: word, valueFromPath: /out/word}]
+    script: |
+      #!/bin/sh
+      printf secret >/out/word
+";
+    let plugin = space.plugin("word", &format!("  runner: {{image: '{}'}}\n  preCreate:{make}", step_image()));
+    let resources = format!("  resources: [{{name: r, plugin: {plugin}}}]\n");
+    apply(&space.sandbox("x", &resources)).ok();
+    space.settle("x");
+    let alice = space.name("alice");
+    let _values = Values::set(&["plugins.useByEveryone=false"]);
+    let what = format!("resourceplugins.sluice.dev/{plugin}");
+    let may_use = || kubectl(&["auth", "can-i", "use", &what, "--as", &alice]).success;
+    eventually(SOON, "alice may not use the plugin", || (!may_use()).then_some(()));
+    let cart = "{apiGroups: [apps], resources: [deployments], resourceNames: [cart], verbs: [get]}";
+    allow(&space, &alice, &format!("[{SANDBOXES}, {CREATES}, {cart}]"));
+
+    let with = |customizations: &str| {
+        let fork = format!("{{forkOf: {{kind: Deployment, name: cart}}, customizations: {{{customizations}}}}}");
+        space.sandbox("x", &format!("{resources}  forks: [{fork}]"))
+    };
+    let image = format!("images: [{{image: '{}'}}]", step_image());
+    let shows = "env: [{name: WORD, valueFrom: {resource: {name: r, outputKey: make.word}}}]";
+    let (plain, printed) = (with(&image), with(&format!("{image}, {shows}")));
+    eventually(SOON, "alice may fork", || apply_as(&alice, &plain).success.then_some(()));
+    let refused = apply_as(&alice, &printed).refused().stderr;
+    let field = "spec.forks[0].customizations.env[0].valueFrom.resource";
+    assert!(refused.contains(field) && refused.contains("may not use resourceplugins.sluice.dev"), "{refused}");
+
+    // Nor may she choose another image for a fork that shows them by somebody else's will.
+    apply(&with(shows)).ok();
+    let refused = apply_as(&alice, &printed).refused().stderr;
+    assert!(refused.contains(field), "{refused}");
+    apply(&format!(
+        "apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {{name: {0}}}
+rules: [{{apiGroups: [sluice.dev], resources: [resourceplugins], resourceNames: [{plugin}], verbs: [use]}}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {{name: {0}}}
+roleRef: {{apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: {0}}}
+subjects: [{{apiGroup: rbac.authorization.k8s.io, kind: User, name: {alice}}}]
+",
+        space.name("uses")
+    ))
+    .ok();
+    eventually(SOON, "alice may use the plugin", || apply_as(&alice, &printed).success.then_some(()));
+}
+
+#[test]
+fn t07_a_ttl_that_an_update_brings_takes_the_right_to_delete() {
+    let space = Space::new("expires");
+    apply(&space.sandbox("x", "  description: stays")).ok();
+    let bob = space.name("bob");
+    let ttl = |duration: &str| {
+        let patch = format!(r#"{{"spec": {{"ttl": {duration}}}}}"#);
+        kubectl(&["-n", &space.namespace, "patch", "sandbox", "x", "--type=merge", "-p", &patch, "--as", &bob])
+    };
+    let (soon, later) = (r#"{"duration": "1m"}"#, r#"{"duration": "8h"}"#);
+    let rule = |verbs: &str| format!("[{{apiGroups: [sluice.dev], resources: [sandboxes], verbs: [{verbs}]}}]");
+    allow(&space, &bob, &rule("get, patch"));
+    refuses("spec.ttl", || ttl(soon));
+    let refused = ttl(soon).refused().stderr;
+    assert!(refused.contains("may not delete sandboxes.sluice.dev \"x\""), "{refused}");
+    allow(&space, &bob, &rule("get, patch, delete"));
+    eventually(SOON, "bob may delete", || ttl(later).success.then_some(()));
 }
 
 #[test]
