@@ -6,6 +6,7 @@ use libfuzzer_sys::fuzz_target;
 use serde_json::{Value, json};
 use sluice::api::Sandbox;
 use sluice::controller::fork::{self, Owner};
+use sluice::controller::kept::KeptService;
 use sluice::plan::runs::{self, Change, Side};
 use sluice::plan::{changes, check, kinds::SANDBOX};
 use sluice_fuzz::{PLUGINS, objects};
@@ -32,16 +33,17 @@ fuzz_target!(|data: &[u8]| {
 });
 
 fn forks(sandbox: &Sandbox) {
-    let baseline = json!({"metadata": {"name": "web"}, "spec": {
+    let baseline = json!({
         "selector": {"matchLabels": {"app": "web"}},
         "template": {"metadata": {"labels": {"app": "web", "team": "cart"}},
             "spec": {"containers": [{"name": "main", "image": "i", "env": [{"name": "A", "value": "1"}]}, {"name": "side"}]}},
-    }});
+    });
     let service = json!({"metadata": {"name": "web"}, "spec": {"selector": {"app": "web"}, "ports": [{"port": 80}]}});
+    let Ok(service) = serde_json::from_str::<KeptService>(&service.to_string()) else { return };
     let owner = Owner { name: "feature-x", uid: "6f1c", namespace: "shop", routing_key: "7kq2", outputs: "out" };
     for fork in &sandbox.spec.forks {
         let key = |resource: &str, key: &str| (key.len() > 1).then(|| format!("{resource}.{key}"));
-        match fork::objects(owner, fork, &baseline, &[service.clone()], &key) {
+        match fork::objects(owner, fork, baseline.clone(), std::slice::from_ref(&service), &key) {
             Ok(made) => {
                 // Whatever is patched, the baseline's Services must not lead to the fork.
                 assert_ne!(made[0]["spec"]["template"]["metadata"]["labels"]["app"], "web");

@@ -8,7 +8,7 @@ pub mod fork_outputs;
 mod forks;
 mod heavy;
 mod history;
-mod kept;
+pub mod kept;
 mod leftovers;
 mod pauses;
 mod post;
