@@ -2,7 +2,7 @@
 
 use crate::api::RunState;
 use crate::engine::index::RunEntry;
-use crate::engine::life::{since, undo_is_due};
+use crate::engine::life::{FAILURE_TTL, since, undo_is_due};
 use crate::plan::queue::Kept;
 use k8s_openapi::jiff::Timestamp;
 use std::collections::{BTreeMap, BTreeSet};
@@ -48,15 +48,17 @@ pub fn superfluous(
                 continue;
             }
             kept += 1;
-            if kept > limit || since(run.finished_at, now) > age {
+            let ago = since(run.finished_at, now);
+            if kept > limit || ago > age {
                 given_up.insert(&run.name);
-            } else if !alive {
+            } else if !alive && ago >= FAILURE_TTL {
+                // Until then somebody may still come to be told.
                 left.push(run);
             }
         }
     }
     // What undoes a run is as old as that run, so that both go together.
-    left.sort_by_key(|run| std::cmp::Reverse((moment(known.undone(run).unwrap_or(run)), moment(run))));
+    left.sort_by_key(|run| std::cmp::Reverse((known.undone(run).unwrap_or(run).finished_at, moment(run))));
     let mut by_namespace: BTreeMap<&str, Vec<&RunEntry>> = BTreeMap::new();
     for run in &left {
         by_namespace.entry(&run.target.namespace).or_default().push(run);

@@ -88,7 +88,9 @@ async fn reconcile_in_turn(record: &KeptRecord, context: &Context) -> Result<Act
     if uid_of(context, &record.spec.target).await? == record.spec.target.uid {
         return Ok(Action::await_change());
     }
-    let Some(_place) = context.heavy.place(record.weight() / SNAPSHOTS) else { return Ok(Action::requeue(NO_ROOM)) };
+    let Some(_place) = context.heavy.place(&record.spec.target.namespace, record.weight() / SNAPSHOTS).await else {
+        return Ok(Action::requeue(NO_ROOM));
+    };
     if !record.is_own() {
         let records: Api<SandboxRecord> = Api::all(context.client.clone());
         let found =

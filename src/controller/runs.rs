@@ -23,6 +23,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const GATHER: Duration = Duration::from_millis(50);
 /// How many runs are looked at, and told of, at once: a slow answer about one must not keep the others waiting.
 const AT_ONCE: usize = 16;
+/// So many runs are tidied away in one round, so that tens of thousands keep nothing else waiting.
+const AT_A_TIME: usize = 500;
 /// How often history is tidied; clients that wait for that are told to come again as soon.
 pub const TIDY_EVERY: Duration = Duration::from_secs(5);
 /// How often it is looked for what else is left behind.
@@ -335,8 +337,9 @@ async fn tidy(context: &Arc<Context>, sandboxes: &SandboxStore, records: &Record
     let runs = context.engine.index.filter(|_| true);
     let settings = &context.settings;
     let now = Timestamp::now();
-    let gone: BTreeSet<String> =
-        history::superfluous(&runs, &living, settings.history_limit, settings.history_age, now).into_iter().collect();
+    let gone = history::superfluous(&runs, &living, settings.history_limit, settings.history_age, now);
+    // What undoes a run is younger than it, so no part of the list has an undo without what it undid.
+    let gone: BTreeSet<String> = gone.into_iter().take(AT_A_TIME).collect();
     let mut gone: Vec<_> = runs.into_iter().filter(|run| gone.contains(&run.name)).collect();
     let inert = context.engine.index.inert();
     gone.extend(inert.into_iter().filter(|run| life::since(run.created_at, now) > settings.history_age));

@@ -87,7 +87,9 @@ async fn reconcile_in_turn(kept: &KeptSandbox, context: &Context) -> Result<Acti
         // No admission lets one in; it came while none was asked. Its author may be nobody who may read what is there.
         return Ok(Action::await_change());
     }
-    let Some(_place) = context.heavy.place(kept.weight) else { return Ok(Action::requeue(NO_ROOM)) };
+    let Some(_place) = context.heavy.place(&kept.namespace().unwrap_or_default(), kept.weight).await else {
+        return Ok(Action::requeue(NO_ROOM));
+    };
     let uid = kept.metadata.uid.as_deref().unwrap_or_default();
     let records: Api<SandboxRecord> = Api::all(context.client.clone());
     // The record first: it never tells of a newer sandbox than the one that is then looked at, and where there is none

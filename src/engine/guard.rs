@@ -5,7 +5,6 @@
 use super::life::{self, Stored};
 use super::{Engine, EngineError};
 use crate::api::{SandboxRecord, TargetRef, labels, origin};
-use crate::client::lists::Pages;
 use crate::engine::index::RunEntry;
 use crate::plan::message::with_causes;
 use k8s_openapi::jiff::Timestamp;
@@ -93,6 +92,8 @@ impl Engine {
     /// A list that is sure to be up to date takes the API server up to 100 ms where its cache of records has not moved
     /// since the last write of anything, as always after the write of a run: it waits for etcd to say how far it is
     /// (KEP-2340). A record is as old as its target, so the cache has it; the one that may be young is asked for by name.
+    /// It is asked for without a limit, with which no list is answered from the cache; Sluice alone writes records, and
+    /// there are few of one name.
     pub async fn has_record(&self, target: &TargetRef) -> Result<bool, EngineError> {
         let records: Api<SandboxRecord> = Api::all(self.client.clone());
         let of_name = ListParams::default().labels(&labels::selector(&target.namespace, &target.name));
@@ -103,18 +104,11 @@ impl Engine {
             let Some(uid) = last else { return Ok(None) };
             records.get_metadata_opt(uid).await
         };
-        let listed = async {
-            let (mut pages, mut all) = (Pages::of(cached), Vec::new());
-            while let Some(found) = pages.metadata(&records).await? {
-                all.extend(found);
-            }
-            Ok(all)
-        };
-        let found = tokio::try_join!(listed, by_uid);
+        let found = tokio::try_join!(records.list_metadata(&cached), by_uid);
         let (listed, by_uid) = found.map_err(EngineError::api("look for a record of the target's name"))?;
         // One that was restored from a backup stands in nobody's way: the sandbox that comes back has another UID.
         let is_own = |metadata: &ObjectMeta| origin::is_own_record(metadata, false);
-        let mut records = by_uid.iter().map(|record| &record.metadata).chain(&listed);
+        let mut records = by_uid.iter().chain(&listed).map(|record| &record.metadata);
         Ok(records.any(is_own))
     }
 }

@@ -133,6 +133,8 @@ impl Admission {
             Ok(()) => {}
             // What goes is let go though its plugin is not known: a sandbox must never be stuck.
             Err(error) if matches!(change, Change::Delete { .. }) => find::go_on(&error),
+            // It would only have been looked whether one has changed since.
+            Err(_) if self.finder.knows_all(change) => return planned,
             Err(error @ FindError::Api { .. }) => return Err(Answer::broken(message::with_causes(&error))),
             Err(error) => return Err(busy(&error.to_string())),
         }

@@ -88,6 +88,11 @@ impl Finder {
         Ok(())
     }
 
+    /// Whether all plugins are known that a change names.
+    pub fn knows_all(&self, change: Change<'_>) -> bool {
+        named(change).iter().all(|named| self.is_known(named))
+    }
+
     /// Asks for a name, unless that is done by somebody else since this was called; not too often, and never twice at once.
     async fn once(
         &self,
@@ -111,9 +116,12 @@ impl Finder {
         }
         sleep_until(at).await;
         sleep_until(self.slot(deadline).ok_or_else(late)?).await;
-        *last = Some(Instant::now());
+        let began = Instant::now();
         match timeout_at(deadline, ask).await {
-            Ok(Ok(())) => Ok(()),
+            Ok(Ok(())) => {
+                *last = Some(began);
+                Ok(())
+            }
             Ok(Err(source)) => Err(FindError::Api { name: name.to_owned(), source: Box::new(source) }),
             Err(_) => Err(late()),
         }

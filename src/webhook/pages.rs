@@ -2,6 +2,7 @@
 //! more than a megabyte each.
 
 use crate::api::{API_VERSION, SandboxRecord, TargetRef, origin};
+use crate::client::pages::MOST_OBJECTS;
 use crate::controller::sandbox_resource;
 use futures::{Stream, TryStreamExt, stream};
 use kube::api::{ListMeta, ListParams, ObjectMeta};
@@ -11,9 +12,6 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::collections::BTreeMap;
-
-/// Objects asked for at once.
-const PAGE: u32 = 10;
 
 /// What of a sandbox tells which plugins it uses.
 #[derive(Debug, Default, Deserialize)]
@@ -124,7 +122,7 @@ fn all<K: DeserializeOwned + Send + 'static>(
     client: Client,
     path: String,
 ) -> impl Stream<Item = Result<K, kube::Error>> {
-    let first = Some(ListParams::default().limit(PAGE));
+    let first = Some(ListParams::default().limit(MOST_OBJECTS));
     stream::try_unfold(first, move |next| {
         let (client, path) = (client.clone(), path.clone());
         async move {
@@ -132,7 +130,7 @@ fn all<K: DeserializeOwned + Send + 'static>(
             let request = Request::new(path).list(&params).map_err(kube::Error::BuildRequest)?;
             let page: Page<K> = client.request(request).await?;
             let next = page.metadata.continue_.filter(|token| !token.is_empty());
-            let next = next.map(|token| ListParams::default().limit(PAGE).continue_token(&token));
+            let next = next.map(|token| ListParams::default().limit(MOST_OBJECTS).continue_token(&token));
             Ok(Some((stream::iter(page.items.into_iter().map(Ok)), next)))
         }
     })
@@ -188,9 +186,9 @@ mod tests {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
         tokio::spawn(async move { axum::serve(listener, router).await });
-        let client = Client::try_from(kube::Config::new(url)).unwrap();
+        let client = crate::client::connect(kube::Config::new(url)).unwrap();
         let all: Vec<Stored> = pages(client).try_collect().await.unwrap();
         assert_eq!((all.len(), all[22].shown().as_str()), (23, "sandbox shop/x-22"));
-        assert_eq!(*asked.lock().unwrap(), [10, 10, 10]);
+        assert_eq!(*asked.lock().unwrap(), [10, 20]);
     }
 }

@@ -11,7 +11,7 @@ mod tests;
 mod transition;
 
 pub use fate::{Fate, Stored, fate};
-pub use request::{Asker, Asking, Next, Obstacle, is_blocked, is_early, next, obstacle, undo_is_due};
+pub use request::{Asker, Asking, FAILURE_TTL, Next, Obstacle, is_blocked, is_early, next, obstacle, undo_is_due};
 pub use transition::{Admission, Effect, Event, Life, Refusal, Role, transition};
 
 use k8s_openapi::jiff::Timestamp;

@@ -1,7 +1,7 @@
 //! The token in the webhooks' path: replaced when it may have been seen.
 
 use crate::cluster::{SLUICE, Space, apply, eventually, get, kubectl, kubectl_file};
-use crate::server::{install, pods, rolled_out, values};
+use crate::server::{Scaled, install, pods, values};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -106,16 +106,14 @@ impl Creates {
 fn t02_a_token_that_kubectl_showed_while_sluice_was_down_is_refused_within_a_minute_of_its_return() {
     let space = Space::alone("shown");
     at_rest();
-    kubectl(&["-n", SLUICE, "scale", "deployment/sluice", "--replicas=0"]).ok();
-    kubectl(&["-n", SLUICE, "wait", "--for=delete", "pod", "-l", "sluice.dev/component=server", "--timeout=90s"]).ok();
+    let down = Scaled::to(0);
     let shown = apply(&space.sandbox("x", "  {}")).refused().stderr;
-    let (_, shown) = shown.split_once("/mutate/").unwrap_or_else(|| panic!("no URL in it: {shown}"));
+    let (_, shown) = shown.split_once("/validate/").unwrap_or_else(|| panic!("no URL in it: {shown}"));
     let token = shown.split_once('?').unwrap().0.to_owned();
     assert_eq!(token, named(), "whoever may write a sandbox has it now");
 
-    kubectl(&["-n", SLUICE, "scale", "deployment/sluice", "--replicas=1"]).ok();
-    rolled_out();
     let back = Instant::now();
+    drop(down);
     eventually(START, "changes work", || apply(&space.sandbox("x", "  {}")).success.then_some(()));
     let creates = Creates::begin(&space);
     eventually(WITHIN, "the token that was shown is refused", || is_refused(&token).then_some(()));
