@@ -164,20 +164,16 @@ pub struct KeptServiceSpec {
 }
 
 fn identity_and_owners<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
-    let metadata = ObjectMeta::deserialize(deserializer)?;
-    let ObjectMeta { name, namespace, uid, resource_version, generation, deletion_timestamp, .. } = metadata;
-    let mut owner_references = metadata.owner_references;
+    let mut metadata = ObjectMeta::deserialize(deserializer)?;
+    let mut owner_references = metadata.owner_references.take();
     owner_references.iter_mut().for_each(|owners| owners.retain(|owner| owner.kind == Sandbox::kind(&())));
-    Ok(ObjectMeta {
-        name,
-        namespace,
-        uid,
-        resource_version,
-        generation,
-        deletion_timestamp,
-        owner_references,
-        ..ObjectMeta::default()
-    })
+    Ok(ObjectMeta { owner_references, ..identity(metadata) })
+}
+
+/// What identifies an object and its state, and nothing else of its metadata.
+fn identity(metadata: ObjectMeta) -> ObjectMeta {
+    let ObjectMeta { name, namespace, uid, resource_version, generation, deletion_timestamp, .. } = metadata;
+    ObjectMeta { name, namespace, uid, resource_version, generation, deletion_timestamp, ..ObjectMeta::default() }
 }
 
 fn name_and_sandbox<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
@@ -219,17 +215,7 @@ impl From<Identity> for ObjectMeta {
 fn identity_and_origin<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
     let metadata = ObjectMeta::deserialize(deserializer)?;
     let annotations = (!origin::is_own_record(&metadata, false)).then(BTreeMap::new);
-    let ObjectMeta { name, namespace, uid, resource_version, generation, deletion_timestamp, .. } = metadata;
-    Ok(ObjectMeta {
-        name,
-        namespace,
-        uid,
-        resource_version,
-        generation,
-        deletion_timestamp,
-        annotations,
-        ..ObjectMeta::default()
-    })
+    Ok(ObjectMeta { annotations, ..identity(metadata) })
 }
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
 //! The plugins that are known, and which of them a sandbox's `plugin` field means.
 
+use super::room;
 use crate::api::{Input, Output, ResourcePlugin, ResourcePluginSpec, Step, Workflow};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 use semver::Version;
 use std::collections::BTreeMap;
-use std::io;
 use std::sync::Arc;
 
 /// What all plugins together may take in memory, in bytes, as [`weight`] tells: every replica holds them all.
@@ -240,24 +240,7 @@ pub fn weight(spec: &ResourcePluginSpec) -> usize {
         size_of::<Step>() + step.inputs.len() * size_of::<Input>() + step.outputs.len() * size_of::<Output>()
     };
     let lists: usize = steps.map(of_step).sum();
-    let mut text = Counted(0);
-    // Nothing of it is what JSON cannot say, and counting never fails.
-    let counted = serde_json::to_writer(&mut text, spec).map_or(usize::MAX / 4, |()| text.0);
-    size_of::<ResourcePluginSpec>() + lists + counted
-}
-
-/// How many bytes were written.
-struct Counted(usize);
-
-impl io::Write for Counted {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0 += bytes.len();
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
+    size_of::<ResourcePluginSpec>() + lists + room::size(spec)
 }
 
 fn shown(bytes: usize) -> String {

@@ -22,8 +22,8 @@ pub fn undo(name: &str, run: &PhaseRunSpec, steps: &[StepStatus], live: Option<&
     let shared = |undo: RunResource| RunResource { shares_name: named(&undo).is_some(), ..undo };
     let makes = |resource: &RunResource, name: &str| !resource.steps.iter().any(|s| s.name == name && s.read_only);
     let begun = |resource: &&RunResource| {
-        let of_it = steps.iter().filter(|s| s.resource == resource.name && makes(resource, &s.step));
-        of_it.into_iter().any(|s| !matches!(s.state, StepState::Pending | StepState::Skipped))
+        let mut of_it = steps.iter().filter(|s| s.resource == resource.name && makes(resource, &s.step));
+        of_it.any(|s| !matches!(s.state, StepState::Pending | StepState::Skipped))
     };
     let begun: Vec<_> = run.resources.iter().filter(begun).collect();
     let undone = |undo: &dyn Fn(&RunResource) -> Option<RunResource>| {
